@@ -56,7 +56,7 @@ void DiskCache::announce(StoredPiece& piece) {
     info.parent_tokens = 0;
   }
   // First: what the index has is here, also where memory ends.
-  stored_.at(id) = {.pos = piece.pos, .behind = piece.behind, .serial = ++announced_};
+  stored_.at(id) = {.pos = piece.pos, .behind = piece.behind, .serial = ++announced_, .blocks = piece.blocks};
   if (!index_.insert(id, std::move(info))) {
     index_.erase(id);
     stored_.erase(id);
@@ -180,6 +180,7 @@ void DiskCache::finish() {
 
 void DiskCache::clear() {
   ++epoch_;
+  drop_layered(true);
   give_way();
   queued_bytes_ -= io_.drop_writes();
   entered_.clear();

@@ -1,6 +1,7 @@
 // engine/disk_cache.h: cached pieces and exact chains that leave memory, or outlive the process, and come back.
 // Role:       between the content cache and a tier (tier/tier.h), on disk or shared: writes what is about to be evicted
-//             (spill.cc), finds in the tier what memory lacks of a prompt and brings it back (loader.cc).
+//             (spill.cc), finds in the tier what memory lacks of a prompt and brings it back (loader.cc; layer by layer:
+//             layer_loader.cc).
 //             docs/design/disk.md. A shared tier gets what is computed at once, and tells what others stored
 //             (docs/design/redis.md).
 // Idea:       what the tier holds has an index of its own, of the same kind as memory's. What is found there is loaded and
@@ -33,6 +34,7 @@
 #include "engine/content_cache.h"
 #include "engine/io_thread.h"
 #include "engine/prefill_pace.h"
+#include "kv/kv_rows.h"
 #include "sched/sequence.h"
 #include "tier/tier.h"
 
@@ -89,6 +91,8 @@ class DiskCache {
   // A prefill computed so many tokens in this time: what fetch() compares with.
   void computed(int64_t tokens, double seconds) { pace_.add(tokens, seconds); }
 
+  // So many layers are read at once of what a request may run on meanwhile; 0: all of it is read first. For measurements.
+  void layers_at_once(int layers) { layers_at_once_ = layers; }
   void copy_at_once(int64_t bytes) { copied_at_once_ = bytes; }  // at most; for tests
   int64_t tokens_hashed() const { return tokens_hashed_; }       // of what was continued; for tests
 
@@ -112,7 +116,9 @@ class DiskCache {
     uint64_t serial = 0;           // another one where another piece came under the id
     int32_t ends_at = 0;           // of its tokens: where somebody continues it, as `end` says ...
     Digest end{};                  // ... of what that has behind it
+    uint32_t blocks = 1;           // as StoredPiece's
   };
+  struct Layered;
   struct Loading {
     std::vector<int32_t> prompt;
     std::vector<Part> parts;
@@ -123,6 +129,7 @@ class DiskCache {
     Clock::time_point until = Clock::time_point::max();  // nobody waits any longer
     OwnerId owner = 0;
     ChainEnd reach = {};  // of the prompt, as much as memory had when it was looked last
+    std::unique_ptr<Layered> layered = nullptr;  // null: it is read chunk by chunk
   };
   struct Arriving {                    // one part, whose chunks come one by one
     std::unique_ptr<PageTable> table;  // null: none came yet
@@ -131,6 +138,20 @@ class DiskCache {
     int32_t end = 0;                   // up to this token all came
     bool gap = false;                  // memory ended while a chunk was copied: nothing behind it is of use
     std::atomic<bool> refused{false};  // there was no room, or nobody wants it any more
+  };
+
+  // The rest of an exact prefix that is read layer by layer, into pages that it has from the beginning on.
+  struct Layered {
+    struct Each {
+      Each(const Part& part, int32_t tokens, const RowPlaces& places) : part(part), tokens(tokens), places(places) {}
+      const Part part;
+      const int32_t tokens;  // of the stored piece
+      const RowPlaces places;
+      Arriving arriving;  // its table is the engine thread's
+    };
+    std::deque<Each> parts;
+    Mutex mutex;                                   // of whoever writes into the pages, or gives them back
+    bool gone KVILT_GUARDED_BY(mutex) = false;     // they were given back
   };
 
   DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const Digest& maker, ContentCache& cache,
@@ -196,6 +217,15 @@ class DiskCache {
   void adopt(Loading& loading, const Part& part, const Arriving& from, const PageTable* table);
   void finished(const std::shared_ptr<Loading>& loading);
 
+  // layer_loader.cc
+  bool may_layer(const Question& question, const Loading& loading) const;
+  bool reserve(Loading& loading);
+  void read_layers(const std::shared_ptr<Loading>& loading);
+  Status read_layers(Loading& loading, Run layers, const Part*& of);
+  Status read_blocks(Layered& to, const Layered::Each& each, int32_t chunk, Run layers);
+  void layers_came(const std::shared_ptr<Loading>& loading, const Part* damaged, const Status& done);
+  bool drop_layered(bool even_in_use);
+
   const std::unique_ptr<Tier> tier_;
   const std::optional<Tier::Sharing> sharing_;
   const HashSecret secret_;
@@ -212,6 +242,7 @@ class DiskCache {
   std::vector<std::shared_ptr<Loading>> awaited_;               // of a shared tier, oldest first
   std::deque<std::shared_ptr<Heard>> unheard_;                  // of what was told, oldest first
   std::shared_ptr<Arriving> arriving_;                          // the part that has pages; one at a time is read
+  std::shared_ptr<Loading> layered_;                            // what is read layer by layer; one at a time
   Hooks hooks_;
   DiskCounters stats_;
   uint64_t epoch_ = 0;           // counts clear()
@@ -219,7 +250,7 @@ class DiskCache {
   uint64_t cleared_ = 0;         // as the I/O thread does
   bool stores_entered_ = false;  // store_entered() was posted
   bool hears_ = false;           // hear() was
-  int loading_ = 0;
+  int loading_ = 0, layers_at_once_ = 4;
   int64_t reading_ = 0, copied_ = 0, queued_bytes_ = 0;
   int64_t copied_at_once_ = int64_t{64} << 20;  // by one eviction: some 10 ms
   int64_t tokens_hashed_ = 0;

@@ -548,17 +548,21 @@ Result<LayerProfile> profile_layers(Engine& engine, const std::vector<int32_t>& 
       [&](const ProfilerParts& parts) { return profile_layers(parts, prompt, options); });
 }
 
+Result<std::unique_ptr<Engine>> start_engine(LoadedEngine made) {
+  auto out = std::make_unique<EngineImpl>(std::move(made.parts), std::move(made.chat), std::move(made.info),
+                                          std::move(made.files));
+  if (made.peers) {
+    Status listens = out->answer_peers(*std::move(made.peers));
+    if (!listens.ok()) return error(listens.error().code, "peer_listen (--peer-listen): {}", listens.error().message);
+  }
+  return std::unique_ptr<Engine>(std::move(out));
+}
+
 Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function<void(double)> progress) {
   const std::string model = options.model;
   try {
     KVILT_ASSIGN(LoadedEngine made, load_engine(std::move(options), std::move(progress)));
-    auto out = std::make_unique<EngineImpl>(std::move(made.parts), std::move(made.chat), std::move(made.info),
-                                            std::move(made.files));
-    if (made.peers) {
-      Status listens = out->answer_peers(*std::move(made.peers));
-      if (!listens.ok()) return error(listens.error().code, "peer_listen (--peer-listen): {}", listens.error().message);
-    }
-    return std::unique_ptr<Engine>(std::move(out));
+    return start_engine(std::move(made));
   } catch (const std::bad_alloc&) {
     return error(Code::kExhausted, "{}: not enough memory to load it", model);
   } catch (const std::system_error& e) {

@@ -84,7 +84,7 @@ void EngineLoop::run() {
   attach_stores();
   update_stats();
   std::vector<std::function<void()>> tasks;
-  bool waits = false;  // nobody runs, and all that wait do so for the disk
+  bool waits = false;  // nobody can go on, and all that wait do so for the disk
   for (bool stop = false;;) {
     if (scheduler_.idle() || waits || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
@@ -115,7 +115,8 @@ void EngineLoop::run() {
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
     bool worked = true;
     unless_memory_ends([&] { worked = step(); });
-    waits = !worked && !scheduler_.idle() && scheduler_.running().empty() && reads();
+    waits = !worked && !scheduler_.idle() && reads() &&
+            (scheduler_.running().empty() || scheduler_.waits_for_layers());
     update_stats();
   }
   cancel_all();
@@ -207,6 +208,18 @@ void EngineLoop::cancel_all() {
   for (const RequestId id : ids) drop(scheduler_.remove(id));
 }
 
+// Those that run on what is still being read go on as far as that is there. Where it is not what was said, they start
+// again, and look again.
+void EngineLoop::take_layers() {
+  for (const auto& s : scheduler_.running()) {
+    if (s->running.runs_on) preparer_.take_layers(*s);
+  }
+  scheduler_.restart([](const Sequence& s) {
+    const auto& from = s.running.runs_on;
+    return from && (from->coming.broken || from->done);
+  });
+}
+
 // False: there was nothing to compute.
 bool EngineLoop::step() {
   // LongRoPE: an answer that grows beyond the original context has all its keys rotated by other angles from then on.
@@ -215,6 +228,7 @@ bool EngineLoop::step() {
     return s.decoding() && config.is_long(static_cast<int64_t>(s.tokens.size())) &&
            !config.is_long(s.running.prefill_len);
   });
+  take_layers();
   const auto make_room = [this](const Sequence& s, int64_t pages) { return this->make_room(pages, s.owner); };
   const auto available = [this] { return preparer_.available() + lingering_.pages(); };
   const auto plan = [this](Sequence& s) {

@@ -88,6 +88,7 @@ class EngineLoop {
 
   void run();
   bool step();
+  void take_layers();
   Chunk chunk_of(const StepItem& item, int64_t& verified);
   void run_groups(std::span<StepGroup> groups);
   void run_group(StepGroup& group);

@@ -3,6 +3,8 @@
 #include <sodium.h>
 #include <spdlog/spdlog.h>
 
+#include <cstdlib>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -174,6 +176,8 @@ Status open_stores(Tiers tiers, EngineParts& parts) {
   const auto add = [&](std::unique_ptr<Tier> tier) -> Status {
     if (!tier) return {};
     KVILT_ASSIGN(auto store, DiskCache::open(std::move(tier), secret, maker, *parts.cache, parts.options.min_segment));
+    // How many layers of a prefix are read at once; for measurements (docs/design/disk.md#layer-by-layer).
+    if (const char* layers = std::getenv("KVILT_LOAD_LAYERS")) store->layers_at_once(std::atoi(layers));
     parts.stores.push_back(std::move(store));
     return {};
   };

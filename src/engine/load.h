@@ -25,4 +25,7 @@ struct LoadedEngine {
 // be had, std::system_error.
 Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(double)> progress);
 
+// Its threads begin here. Tests give it stores of their own before. Throws as load_engine().
+Result<std::unique_ptr<Engine>> start_engine(LoadedEngine made);
+
 }  // namespace kvilt

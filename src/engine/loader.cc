@@ -190,6 +190,11 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
   if (sharing_) awaited_.push_back(loading);
   ++loading_;
   ++stats_.loads;
+  if (may_layer(q, *loading) && reserve(*loading)) {
+    layered_ = loading;
+    io_.read([this, loading] { read_layers(loading); });
+    return fetch;
+  }
   for (const Part& part : loading->parts) {
     io_.read([this, loading, part] { read(loading, part); });
   }
@@ -298,6 +303,7 @@ bool DiskCache::copy_in(Loading& loading, const Part& part, int32_t chunk, std::
 }
 
 bool DiskCache::give_way() {
+  if (drop_layered(false)) return true;
   const auto given = std::exchange(arriving_, nullptr);
   if (!given || !given->table) return false;
   given->refused = true;

@@ -40,10 +40,10 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   now.prefill_len = static_cast<int32_t>(s.tokens.size());
   PromptLayout layout;
   layout.prompt_len = now.prefill_len;
-  if (!s.fetches.empty() && !s.fetches.back()->done) return Admission::kLater;
+  const bool ahead = !s.fetches.empty() && !s.fetches.back()->done;  // of what it waits for
   if (!s.fetches.empty() && s.fetches.back()->session) take_session(s);
-  if (s.session_len == 0 || s.without_cache) {
-    std::optional<PromptLayout> found = place_found(s);
+  if (ahead || s.session_len == 0 || s.without_cache) {
+    std::optional<PromptLayout> found = ahead ? place_coming(s) : place_found(s);
     if (!found) return Admission::kLater;
     layout = *std::move(found);
   } else if (const Status placed = place_session(s); placed.ok()) {
@@ -59,6 +59,12 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   now.row_cost = scores ? parts_.model->cost_with_head() : 1;
   now.prefill =
       std::make_unique<Prefill>(*s.policy, layout, config, scores ? s.prompt_len : s.request.evaluation.prompt_logits);
+  if (ahead) {
+    if (!now.prefill->goes_by_layers()) return Admission::kLater;
+    now.runs_on = s.fetches.back();
+    now.ran_ahead = true;
+    now.prefill->layers_there(now.runs_on->coming.layers);
+  }
   if (uses_cache(s) && in_flight_.worth_waiting(s, running, config)) return Admission::kLater;
   if (s.request.explain == Explain::kFull && uses_cache(s)) now.notes.running = in_flight_.computed_by(s, running);
   const auto pages_of = [&](int64_t bytes) {
@@ -165,20 +171,63 @@ bool Preparer::waits_for_peer(Sequence& s, const ContentCache::Wanted& wanted, c
   return true;
 }
 
+ContentCache::Wanted Preparer::wanted_of(const Sequence& s) const {
+  return {.prefix = s.policy->wants_prefix(),
+          .pieces = s.policy->wants_pieces(),
+          .unmarked = s.policy->wants_unmarked(),
+          .clean_only = s.clean_only,
+          .seasoned = s.from_seasoned,
+          .near = s.near ? parts_.options.min_near : 0,
+          .look_alikes = s.policy->wants_look_alikes(),
+          .shared_context = s.policy->wants_shared_context(),
+          .make_clean = s.request.clean_copy};
+}
+
+// What it waits for as its prefix, whose first layers are there: memory's beginning, and behind it what is coming.
+// Nothing: it goes on waiting. So does who would use more than that of the cache, or tells what it used.
+std::optional<PromptLayout> Preparer::place_coming(Sequence& s) const {
+  const Fetch::Coming& coming = s.fetches.back()->coming;
+  const auto end = static_cast<int32_t>(coming.prompt.size());
+  if (coming.parts.empty() || coming.layers == 0 || coming.broken || end >= s.running.prefill_len) return std::nullopt;
+  const bool plain = uses_cache(s) && s.policy->wants_prefix() && !s.request.clean_copy && s.session_len == 0 &&
+                     s.request.namespaces.size() <= 1 && s.request.explain == Explain::kNo && !s.idle_work;
+  if (!plain || !std::equal(coming.prompt.begin(), coming.prompt.end(), s.tokens.begin())) return std::nullopt;
+  ContentCache::Found found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains, wanted_of(s));
+  const int32_t begin = found.layout.prefix;
+  const bool more = std::ranges::any_of(found.layout.pieces, [&](const Run& run) { return run.end > end; });
+  if (more || found.chain.pos > 0 || begin < coming.parts.front()->pos() || begin >= end) return std::nullopt;
+  found.drop_pieces();
+  for (const auto& part : coming.parts) {
+    const int32_t skip = std::max(0, begin - part->pos());
+    if (skip < part->count()) found.placements.emplace_back(part, skip, part->count() - skip, part->pos() + skip);
+  }
+  found.layout.prefix = end;
+  s.running.from_disk = end - begin;
+  s.running.from_remote = 0;
+  s.running.exact = found.exact;
+  place(s, std::move(found.placements), std::move(found.overlays));
+  return std::move(found.layout);
+}
+
+void Preparer::take_layers(Sequence& s) const {
+  Sequence::Running& now = s.running;
+  if (now.runs_on->coming.broken) return;
+  if (!now.prefill->has_slots()) now.band_pages = -1;  // the band may end later now
+  if (!now.runs_on->done) return now.prefill->layers_there(now.runs_on->coming.layers);
+  const int32_t prefix = now.prefill->layout().prefix;
+  const ChainEnd end = end_of(parts_.cache->index().find_prefix(s.tokens, s.domains.exact, prefix));
+  if (end.pos < prefix) return;
+  now.exact = end;
+  now.runs_on.reset();
+  now.prefill->layers_there(parts_.model->config().L);
+}
+
 // What the cache has of the tokens, as far as the policy uses it. Nothing: more of it is on its way from elsewhere.
 std::optional<PromptLayout> Preparer::place_found(Sequence& s) const {
   ContentCache::Found found;
   found.layout.prompt_len = s.running.prefill_len;
   if (uses_cache(s)) {
-    const ContentCache::Wanted wanted{.prefix = s.policy->wants_prefix(),
-                                      .pieces = s.policy->wants_pieces(),
-                                      .unmarked = s.policy->wants_unmarked(),
-                                      .clean_only = s.clean_only,
-                                      .seasoned = s.from_seasoned,
-                                      .near = s.near ? parts_.options.min_near : 0,
-                                      .look_alikes = s.policy->wants_look_alikes(),
-                                      .shared_context = s.policy->wants_shared_context(),
-                                      .make_clean = s.request.clean_copy};
+    const ContentCache::Wanted wanted = wanted_of(s);
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains, wanted);
     if (waits_for_disk(s, wanted, found) || waits_for_peer(s, wanted, found)) return std::nullopt;
     const Runs pieces = found.layout.reused();

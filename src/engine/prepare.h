@@ -29,6 +29,9 @@ class Preparer {
   // Finds, places and plans: `sequence` has its page table and its prefill, but for a session no pages. running: the
   // sequences that run.
   Admission plan(Sequence& sequence, std::span<const std::unique_ptr<Sequence>> running);
+  // Of a running sequence whose prefix is still coming: how much of it is there. When all of it is cached, the sequence
+  // is as others are.
+  void take_layers(Sequence& sequence) const;
   // It runs now.
   void start(Sequence& sequence) const;
   // Pages that are free, or that dropping cached segments would free.
@@ -41,7 +44,9 @@ class Preparer {
   bool uses_cache(const Sequence& sequence) const;
   Status place_session(Sequence& sequence) const;  // kExhausted: there is no room for it
   void take_session(Sequence& sequence) const;
+  ContentCache::Wanted wanted_of(const Sequence& sequence) const;
   std::optional<PromptLayout> place_found(Sequence& sequence) const;
+  std::optional<PromptLayout> place_coming(Sequence& sequence) const;
   bool waits_for_disk(Sequence& sequence, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const;
   bool waits_for_peer(Sequence& sequence, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const;
   void note(Sequence& sequence, const ContentCache::Found& found) const;

@@ -194,7 +194,8 @@ void EngineLoop::finish_prefill(Sequence& s) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
     const int64_t computed = computed_since_first_step(s.usage);
-    parts_.each_source([&](auto& source) { source.computed(computed, seconds(s.first_step, s.first_token)); });
+    if (!now.ran_ahead)
+      parts_.each_source([&](auto& source) { source.computed(computed, seconds(s.first_step, s.first_token)); });
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
     s.completion.last_hidden = std::move(now.last_hidden);
     if (now.scores) {
@@ -369,7 +370,7 @@ std::optional<Finish> EngineLoop::hear(Sequence& s, size_t drawn) {
 // prefill that was broken off. Whoever asks again goes on from there.
 void EngineLoop::keep_work(const Sequence& s) const {
   const Sequence::Running& now = s.running;
-  if (!now.kv || !may_publish(s)) return;
+  if (!now.kv || !may_publish(s) || now.runs_on) return;  // what it would continue is not cached yet
   if (now.prefill) {
     if (const int32_t settled = now.prefill->settled(); settled > 0 && !now.prefill->plan().narrowed())
       parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled));

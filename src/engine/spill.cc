@@ -187,6 +187,7 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
   }
   piece.pos = first;
   piece.token_bytes = static_cast<uint32_t>(token_bytes_);
+  if (tier_->in_blocks()) piece.blocks = static_cast<uint32_t>(cache_.store().shape().L);
   piece.tokens.assign(info.tokens.begin() + run.begin, info.tokens.begin() + run.end);
   piece.marks = whole_within(cache_.index().marks(id), run);
   piece.clean = whole_within(cache_.index().clean_notes(id), run);

@@ -80,4 +80,43 @@ void copy_rows_in(PageTable& table, Run positions, std::span<const std::byte> by
   }
 }
 
+RowPlaces::RowPlaces(const PageStore& store, const KvSegment& kv)
+    : G_(store.shape().G),
+      P_(store.shape().P),
+      row_(static_cast<size_t>(store.shape().row_bytes())),
+      begin_(kv.pos()),
+      pages_of_head_(static_cast<size_t>((kv.count() + P_ - 1) / P_)) {
+  const SlotRun all{kv.pos(), kv.count(), 0};
+  const KvSegment::Extents extents = kv.extents_of(kv.positions());
+  const int per_extent = store.extent_pages();
+  pages_.reserve(static_cast<size_t>(store.shape().L) * G_ * pages_of_head_);
+  for (int layer = 0; layer < store.shape().L; ++layer) {
+    CHECK(kv.map(layer).runs == std::vector<SlotRun>{all});
+    for (int head = 0; head < G_; ++head) {
+      for (int page = 0; page < static_cast<int>(pages_of_head_); ++page) {
+        const Extent& extent = *extents.list[static_cast<size_t>(page / per_extent - extents.first)].get();
+        pages_.push_back(store.k(extent.at(layer * G_ + head, page % per_extent)));
+      }
+    }
+  }
+}
+
+void RowPlaces::copy_in(int layer, Run positions, std::span<const std::byte> bytes, Run wanted) const {
+  const auto count = static_cast<size_t>(positions.size());
+  CHECK(bytes.size() == 2 * count * row_ * static_cast<size_t>(G_));
+  CHECK(wanted.begin >= std::max(positions.begin, begin_) && wanted.end <= positions.end);
+  for (int head = 0; head < G_; ++head) {
+    std::byte* const* const pages = pages_.data() + (static_cast<size_t>(layer) * G_ + head) * pages_of_head_;
+    const std::byte* const keys = bytes.data() + static_cast<size_t>(head) * 2 * count * row_;
+    for (int32_t pos = wanted.begin; pos < wanted.end;) {  // as far as a page goes
+      const int32_t slot = pos - begin_, in_page = slot % P_, n = std::min(wanted.end - pos, P_ - in_page);
+      std::byte* const to = pages[slot / P_] + static_cast<size_t>(in_page) * row_;
+      const std::byte* const from = keys + static_cast<size_t>(pos - positions.begin) * row_;
+      std::memcpy(to, from, static_cast<size_t>(n) * row_);
+      std::memcpy(to + static_cast<size_t>(P_) * row_, from + count * row_, static_cast<size_t>(n) * row_);
+      pos += n;
+    }
+  }
+}
+
 }  // namespace kvilt

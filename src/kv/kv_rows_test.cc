@@ -48,6 +48,27 @@ TEST_F(KvRowsTest, KeysThenValuesByLayerAndHead) {
   }
 }
 
+// Layer by layer, and without the table: from bytes of more positions than are wanted.
+TEST_F(KvRowsTest, ComeBackByLayersToWhereTheyAre) {
+  const kvilt::Run all{2, 39}, part{7, 30};
+  const auto bytes = out(all);
+  const auto back = table_for_rows(store, rope, part);
+  const auto kv = back->publish(part);
+  const RowPlaces places(store, *kv);
+  const size_t layer_bytes = bytes.size() / kShape.L;
+  const auto rows = [&] {
+    std::vector<std::byte> got(static_cast<size_t>(part.size() * kShape.token_bytes()));
+    copy_rows_out(store, *kv, part, got);
+    return got;
+  };
+  for (int layer = kShape.L; layer-- > 0;) {
+    EXPECT_NE(rows(), out(part)) << "power";
+    const auto block = std::span(bytes).subspan(static_cast<size_t>(layer) * layer_bytes, layer_bytes);
+    for (const kvilt::Run wanted : {kvilt::Run{7, 16}, kvilt::Run{16, 30}}) places.copy_in(layer, all, block, wanted);
+  }
+  EXPECT_EQ(rows(), out(part));
+}
+
 TEST_F(KvRowsTest, ComeBack) {
   const kvilt::Run all{2, 39}, part{7, 30};
   const auto bytes = out(all);

@@ -29,7 +29,8 @@ Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const Mo
       config_(config),
       final_rows_{{std::clamp(layout.prompt_len - std::max(1, last_rows), layout.prefix, layout.prompt_len - 1),
                    layout.prompt_len}},
-      plan_(policy.plan(layout, config)) {
+      plan_(policy.plan(layout, config)),
+      layers_there_(config.L) {
   plan_.decode = policy.decode_rule();
   layout_.dense = !plan_.sparse;
   if (policy.answer_sees_less()) {  // another row might be among the keys that nobody sees
@@ -51,7 +52,29 @@ void Prefill::enter_stage(size_t stage) {
   enter_band(0);
 }
 
+bool Prefill::goes_by_layers() const {
+  const Stage& of = plan_.stages[0];
+  const bool plain = of.layer_end == config_.L && of.cuts.empty() && of.probes.empty() && of.entries.empty() &&
+                     !of.carry && !of.ffn && !of.fate && of.ahead == 0;
+  return plain && plan_.stages.size() == 1 && plan_.keep.empty() && !plan_.sparse && !plan_.decode &&
+         layout_.pieces.empty();
+}
+
+// Where the band has not begun, it ends anew.
+void Prefill::layers_there(int layers) {
+  by_layers_ = true;
+  if (std::exchange(layers_there_, layers) != layers && at_band_start() && !has_slots_) enter_band(band_.layer_begin);
+}
+
+// Without a layer of its own the band waits for the next one.
+void Prefill::cut_at_last_layer(int layer_begin) {
+  std::vector<int>& cuts = plan_.stages[stage_].cuts;
+  std::erase_if(cuts, [&](int cut) { return cut > layer_begin; });
+  if (const int cut = std::max(layers_there_, layer_begin + 1); cut < config_.L) cuts.push_back(cut);
+}
+
 void Prefill::enter_band(int layer_begin) {
+  if (by_layers_) cut_at_last_layer(layer_begin);
   const bool last_stage = stage_ + 1 == plan_.stages.size();
   if (const auto& rule = plan_.decode; last_stage && rule && rule->looking_rows() > 0) {
     const Run last{std::max(0, plan_.prompt_len - rule->looking_rows()), plan_.prompt_len};
@@ -229,7 +252,7 @@ void Prefill::advance(Run chunk) {
   if (guesses_next() || (!guessing_ && next_pos_ < entering().back().end)) return;
   has_slots_ = false;
   guessing_ = false;
-  if (band_.cut || (band_.last && !stage().probes.empty() && stage().cuts.empty())) {
+  if (!by_layers_ && (band_.cut || (band_.last && !stage().probes.empty() && stage().cuts.empty()))) {
     policy_.refine(layout_, config_, static_cast<int>(stage_), probes_, plan_);
     findings_ = policy_.findings(layout_, config_, static_cast<int>(stage_), probes_);
     DCHECK(validate(plan_, config_, unite(Runs{{0, layout_.prefix + 1}}, layout_.reused())).ok());

@@ -55,6 +55,12 @@ class Prefill {
   // as many as Stage::expected says.
   int64_t band_rows_left() const { return band_rows_left_; }
   int64_t rows_left() const { return band_rows_left_ + rows_after_band_; }
+  // KV of the exact prefix that comes layer by layer: whether the plan can be cut anywhere, which is asked before the
+  // first layers_there(); how many layers have theirs now; and whether those of the band do. A band ends at the last of
+  // them, as at a cut of which no policy hears.
+  bool goes_by_layers() const;
+  void layers_there(int layers);
+  bool can_run() const { return band_.layer_end <= layers_there_; }
   // No chunk of the band was computed yet.
   bool at_band_start() const { return next_pos_ <= entering().front().begin; }
   // The chunk's rows whose logits are wanted: they leave the last layer.
@@ -114,6 +120,7 @@ class Prefill {
   const Runs& entering() const { return band_.rows; }
   void enter_stage(size_t stage);
   void enter_band(int layer_begin);
+  void cut_at_last_layer(int layer_begin);
   void enter_ahead();
   bool guesses_next();
   Writes writes_of(const Stage& stage, int layer_begin, int layer_end) const;
@@ -138,6 +145,8 @@ class Prefill {
   bool guessing_ = false;
   std::vector<Probe> probes_;  // of the stages so far, in order
   size_t first_probe_ = 0;     // of this stage
+  int layers_there_ = 0;
+  bool by_layers_ = false;  // its cuts are those of layers_there()
   bool has_slots_ = false;
   bool done_ = false;
   bool restart_ = false;

@@ -46,6 +46,65 @@ std::map<std::pair<const void*, int>, Runs> drive(Prefill& prefill, int rows) {
   return seen;
 }
 
+// The prefix' KV comes layer by layer: a band ends at the last layer that is there, and all rows run in each layer once.
+TEST(Prefill, BandsEndAtTheLastLayerThatIsThere) {
+  const ModelConfig config = config_of(5);
+  const auto policy = make_policy("prefix", {}).value();
+  const PromptLayout layout{40, 30};
+  for (const int rows : {3, 1000}) {
+    Prefill prefill(*policy, layout, config);
+    ASSERT_TRUE(prefill.goes_by_layers());
+    EXPECT_TRUE(prefill.can_run()) << "power: at first all layers are there";
+    std::vector<int> ends;
+    const auto run_band = [&] {
+      ASSERT_TRUE(prefill.can_run());
+      const Band band = prefill.band();
+      EXPECT_EQ(band.rows, (Runs{{30, 40}})) << band.layer_begin;
+      if (band.cut) EXPECT_EQ(band.cut_rows, (Runs{{30, 40}}));
+      ends.push_back(band.layer_end);
+      do {
+        prefill.advance(prefill.next_chunk(rows));
+      } while (!prefill.done() && !prefill.at_band_start());
+    };
+    prefill.layers_there(1);
+    run_band();
+    EXPECT_FALSE(prefill.can_run());
+    prefill.layers_there(1);
+    EXPECT_FALSE(prefill.can_run());
+    EXPECT_EQ(prefill.settled(), 30) << "nothing of it is there at all layers";
+    prefill.layers_there(2);
+    EXPECT_TRUE(prefill.can_run());
+    prefill.layers_there(3);  // before the band began
+    run_band();
+    EXPECT_FALSE(prefill.can_run());
+    EXPECT_GT(prefill.rows_left(), 0);
+    prefill.layers_there(5);
+    run_band();
+    EXPECT_TRUE(prefill.done());
+    EXPECT_EQ(ends, (std::vector<int>{1, 3, 5}));
+  }
+}
+
+TEST(Prefill, ABandThatHasItsSlotsStaysAsItIs) {
+  const ModelConfig config = config_of(5);
+  const auto policy = make_policy("prefix", {}).value();
+  Prefill prefill(*policy, {40, 30}, config);
+  prefill.layers_there(2);
+  prefill.slots_added();
+  prefill.layers_there(4);
+  EXPECT_EQ(prefill.band().layer_end, 2);
+  prefill.advance(prefill.next_chunk(100));
+  EXPECT_EQ(prefill.band().layer_end, 4);
+  EXPECT_TRUE(prefill.can_run());
+}
+
+TEST(Prefill, WhatAPolicyCutsOrChoosesWaitsForAllLayers) {
+  const ModelConfig config = config_of(5);
+  EXPECT_FALSE(Prefill(*sparsex("all"), kLayout, config).goes_by_layers());
+  EXPECT_FALSE(Prefill(*make_policy("naive", {}).value(), kLayout, config).goes_by_layers()) << "it has pieces";
+  EXPECT_TRUE(Prefill(*make_policy("naive", {}).value(), {40, 30}, config).goes_by_layers()) << "power";
+}
+
 TEST(Prefill, EveryRowOnceWhateverTheChunk) {
   const ModelConfig config = config_of(5);
   for (const char* phase1 : {"all", "catchup"}) {

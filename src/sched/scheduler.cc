@@ -315,6 +315,7 @@ int Scheduler::choose_decodes(const Hooks& hooks) {
 
 // The sequence's next chunk, if it gets pages. Returns its rows as the budget counts them.
 int64_t Scheduler::take(Sequence& sequence, int max_rows, const Hooks& hooks) {
+  if (!sequence.running.prefill->can_run()) return 0;  // others do meanwhile
   if (!take_pages(sequence, hooks, [&] { return add_slots(sequence, hooks); })) return 0;
   const bool waited_for = !sequence.idle_work && !sequence.lingers_until;
   const Run chunk = next_chunk(sequence, waited_for ? max_rows : std::min(max_rows, kIdleRows));
@@ -378,9 +379,15 @@ void Scheduler::choose(const Hooks& hooks) {
   admit(hooks, budget);
 }
 
+bool Scheduler::waits_for_layers() const {
+  return std::ranges::any_of(running_,
+                             [](const auto& s) { return s->running.prefill && !s->running.prefill->can_run(); });
+}
+
 std::span<StepGroup> Scheduler::next_step(const Hooks& hooks, std::vector<std::unique_ptr<Sequence>>& failed) {
   choose(hooks);
-  while (items_.empty() && !running_.empty()) {  // nobody got pages: fewer must share them
+  if (items_.empty() && waits_for_layers()) return {};  // their pages are there
+  while (items_.empty() && !running_.empty()) {         // nobody got pages: fewer must share them
     if (running_.size() > 1) {
       preempt(hooks);
     } else if (Sequence& last = *running_.front();

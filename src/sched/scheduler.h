@@ -84,6 +84,8 @@ class Scheduler {
   const std::vector<std::unique_ptr<Sequence>>& running() const { return running_; }
   const std::deque<std::unique_ptr<Sequence>>& waiting() const { return waiting_; }
   bool idle() const { return running_.empty() && waiting_.empty(); }
+  // A running prefill needs a layer's KV that did not come yet (Prefill::can_run): then a step may be empty.
+  bool waits_for_layers() const;
   uint64_t preemptions() const { return preemptions_; }
 
  private:

@@ -92,6 +92,7 @@ class SchedulerTest : public testing::Test {
       layout.prefix = 8;
     }
     s.running.prefill = std::make_unique<Prefill>(*s.policy, layout, config);
+    if (layers.contains(s.id)) s.running.prefill->layers_there(layers[s.id]);
     s.running.kv->keep(s.running.prefill->keeps(), 8);
     if (promises) s.running.promised = s.running.prefill->pages_to_come(*s.running.kv);
     s.running.outside = outside;
@@ -189,6 +190,7 @@ class SchedulerTest : public testing::Test {
   bool promises = true, memory_ends_at_start = false;
   int64_t outside = 0, choosing = 0;  // of every request
   std::map<RequestId, double> costs;  // of a prefill's row; 1 where none is named
+  std::map<RequestId, int> layers;    // whose prefix is there; all where none are named
 };
 
 TEST_F(SchedulerTest, WhoFindsNoRoomIsNotPassedAndWhoWaitsForElseIs) {
@@ -208,6 +210,27 @@ TEST_F(SchedulerTest, WhoFindsNoRoomIsNotPassedAndWhoWaitsForElseIs) {
       EXPECT_EQ(running(), (Ids{1, 2, 3})) << "power check";
     }
   }
+}
+
+// The prefix of 1 comes layer by layer: while the next one is not there the others run, and nobody makes room for it.
+TEST_F(SchedulerTest, WhoWaitsForALayerIsPassedOver) {
+  open(8);
+  layers[1] = 1;
+  enqueue(1, 8);
+  EXPECT_EQ(step(), (Ids{1}));
+  EXPECT_EQ(scheduler->running()[0]->running.prefill->band().layer_begin, 1);
+  EXPECT_TRUE(scheduler->waits_for_layers());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(), Ids{}) << "alone";
+  enqueue(2, 8);
+  EXPECT_EQ(step(), (Ids{2}));
+  EXPECT_EQ(step(), (Ids{2})) << "it decodes";
+  EXPECT_EQ(running(), (Ids{1, 2}));
+  scheduler->running()[0]->running.prefill->layers_there(3);
+  EXPECT_FALSE(scheduler->waits_for_layers());
+  EXPECT_EQ(step(), (Ids{1, 2}));
+  EXPECT_TRUE(of(1)->decoding());
+  EXPECT_EQ(planned[1], 1);
+  EXPECT_TRUE(preempted.empty() && failed.empty());
 }
 
 TEST_F(SchedulerTest, RunningAndQueueAreBounded) {

@@ -58,6 +58,16 @@ struct Fetch {
   std::vector<SegmentId> segments;  // that it became
   // Or of a prompt whose heads have views: what the prefill server left, instead of segments.
   std::shared_ptr<const ExportedSession> session = nullptr;
+
+  // Of the rest of an exact prefix that comes layer by layer, whose pages are there from the beginning on: a request may
+  // run on it before the last layer came (docs/design/disk.md#layer-by-layer). Nobody else sees it until it is cached.
+  struct Coming {
+    std::vector<int32_t> prompt;                          // all tokens up to its end
+    std::vector<std::shared_ptr<const KvSegment>> parts;  // in order, of the prompt's own positions
+    int layers = 0;                                       // that are there of all parts: less than the model has
+    bool broken = false;                                  // the rest will not come: whoever runs on it starts again
+  };
+  Coming coming = {};  // no parts: there is nothing to run on yet
 };
 
 struct Sequence {
@@ -95,6 +105,8 @@ struct Sequence {
     std::vector<Piece> elsewhere;        // what it placed from other namespaces than its own
     int32_t from_disk = 0;               // tokens that were placed, of segments that it had waited for
     int32_t from_remote = 0;             // the same, of those from a shared tier
+    std::shared_ptr<const Fetch> runs_on;  // what its exact prefix is still coming from (Fetch::coming)
+    bool ran_ahead = false;                // it did so: its time tells nothing of computing
 
     // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. Not in the pool, in
     // pages: outside: a prefill's hidden states; choosing: what a decode rule keeps, to the answer's end. band_pages:
