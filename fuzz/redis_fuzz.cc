@@ -64,7 +64,8 @@ namespace {
 
 void check_piece(const StoredPiece& piece) {
   CHECK(piece.id != 0 && piece.parent < piece.id && piece.count() > 0 && piece.token_bytes > 0);
-  CHECK(piece.blocks == 1 && std::ssize(piece.checksums) == chunks_of(piece.count()) && piece.parent_tokens <= piece.pos);
+  CHECK(piece.blocks == 1 && std::ssize(piece.checksums) == chunks_of(piece.count()) &&
+        piece.parent_tokens <= piece.pos);
   std::vector<std::byte> bytes;
   encode_piece(piece, bytes);
   const auto again = decode_piece(bytes);

@@ -128,7 +128,7 @@ class DiskCache {
     std::shared_ptr<Fetch> fetch;
     Clock::time_point until = Clock::time_point::max();  // nobody waits any longer
     OwnerId owner = 0;
-    ChainEnd reach = {};  // of the prompt, as much as memory had when it was looked last
+    ChainEnd reach = {};                         // of the prompt, as much as memory had when it was looked last
     std::unique_ptr<Layered> layered = nullptr;  // null: it is read chunk by chunk
   };
   struct Arriving {                    // one part, whose chunks come one by one
@@ -150,8 +150,8 @@ class DiskCache {
       Arriving arriving;  // its table is the engine thread's
     };
     std::deque<Each> parts;
-    Mutex mutex;                                   // of whoever writes into the pages, or gives them back
-    bool gone KVILT_GUARDED_BY(mutex) = false;     // they were given back
+    Mutex mutex;                                // of whoever writes into the pages, or gives them back
+    bool gone KVILT_GUARDED_BY(mutex) = false;  // they were given back
   };
 
   DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const Digest& maker, ContentCache& cache,

@@ -23,7 +23,8 @@ bool measured(const Request& request) {
 
 bool Lingering::takes(const Sequence& left) const {
   return time_ > Clock::duration::zero() && left.running.prefill && left.completion.completion_tokens == 0 &&
-         left.rows >= kFewestRows && left.session_len == 0 && !left.running.runs_on && !left.idle_work && !measured(left.request);
+         left.rows >= kFewestRows && left.session_len == 0 && !left.running.runs_on && !left.idle_work &&
+         !measured(left.request);
 }
 
 void Lingering::add(std::unique_ptr<Sequence> left) {

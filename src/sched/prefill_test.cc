@@ -50,7 +50,7 @@ std::map<std::pair<const void*, int>, Runs> drive(Prefill& prefill, int rows) {
 TEST(Prefill, BandsEndAtTheLastLayerThatIsThere) {
   const ModelConfig config = config_of(5);
   const auto policy = make_policy("prefix", {}).value();
-  const PromptLayout layout{40, 30};
+  const PromptLayout layout{40, 30, {}};
   for (const int rows : {3, 1000}) {
     Prefill prefill(*policy, layout, config);
     ASSERT_TRUE(prefill.goes_by_layers());
@@ -60,7 +60,7 @@ TEST(Prefill, BandsEndAtTheLastLayerThatIsThere) {
       ASSERT_TRUE(prefill.can_run());
       const Band band = prefill.band();
       EXPECT_EQ(band.rows, (Runs{{30, 40}})) << band.layer_begin;
-      if (band.cut) EXPECT_EQ(band.cut_rows, (Runs{{30, 40}}));
+      EXPECT_EQ(band.cut_rows, band.cut ? (Runs{{30, 40}}) : Runs{});
       ends.push_back(band.layer_end);
       do {
         prefill.advance(prefill.next_chunk(rows));
@@ -88,7 +88,7 @@ TEST(Prefill, BandsEndAtTheLastLayerThatIsThere) {
 TEST(Prefill, ABandThatHasItsSlotsStaysAsItIs) {
   const ModelConfig config = config_of(5);
   const auto policy = make_policy("prefix", {}).value();
-  Prefill prefill(*policy, {40, 30}, config);
+  Prefill prefill(*policy, {40, 30, {}}, config);
   prefill.layers_there(2);
   prefill.slots_added();
   prefill.layers_there(4);
@@ -102,7 +102,7 @@ TEST(Prefill, WhatAPolicyCutsOrChoosesWaitsForAllLayers) {
   const ModelConfig config = config_of(5);
   EXPECT_FALSE(Prefill(*sparsex("all"), kLayout, config).goes_by_layers());
   EXPECT_FALSE(Prefill(*make_policy("naive", {}).value(), kLayout, config).goes_by_layers()) << "it has pieces";
-  EXPECT_TRUE(Prefill(*make_policy("naive", {}).value(), {40, 30}, config).goes_by_layers()) << "power";
+  EXPECT_TRUE(Prefill(*make_policy("naive", {}).value(), {40, 30, {}}, config).goes_by_layers()) << "power";
 }
 
 TEST(Prefill, EveryRowOnceWhateverTheChunk) {

@@ -95,16 +95,16 @@ struct Sequence {
     std::unique_ptr<Prefill> prefill;  // null once decoding
     // While a prefill guesses: the prompt, then its guesses. In a step with drafts: the last token, then these.
     std::vector<int32_t> ahead;
-    int32_t prefill_len = 0;             // tokens.size() when the prefill was planned
-    std::vector<float> logits;           // V, of the step just run
-    std::vector<float> last_hidden;      // D, of the prefill, with Request::last_hidden
-    std::optional<PromptScores> scores;  // of a prefill that scores its prompt
-    double row_cost = 1;                 // of its rows in a step's budget: those whose logits are wanted cost more
-    FoundNotes notes;                    // with Request::explain
-    ChainEnd exact, chain;               // what of its tokens was found as an exact prefix, and as a chain
-    std::vector<Piece> elsewhere;        // what it placed from other namespaces than its own
-    int32_t from_disk = 0;               // tokens that were placed, of segments that it had waited for
-    int32_t from_remote = 0;             // the same, of those from a shared tier
+    int32_t prefill_len = 0;               // tokens.size() when the prefill was planned
+    std::vector<float> logits;             // V, of the step just run
+    std::vector<float> last_hidden;        // D, of the prefill, with Request::last_hidden
+    std::optional<PromptScores> scores;    // of a prefill that scores its prompt
+    double row_cost = 1;                   // of its rows in a step's budget: those whose logits are wanted cost more
+    FoundNotes notes;                      // with Request::explain
+    ChainEnd exact, chain;                 // what of its tokens was found as an exact prefix, and as a chain
+    std::vector<Piece> elsewhere;          // what it placed from other namespaces than its own
+    int32_t from_disk = 0;                 // tokens that were placed, of segments that it had waited for
+    int32_t from_remote = 0;               // the same, of those from a shared tier
     std::shared_ptr<const Fetch> runs_on;  // what its exact prefix is still coming from (Fetch::coming)
     bool ran_ahead = false;                // it did so: its time tells nothing of computing
 

@@ -253,7 +253,8 @@ Status DiskTier::write_values(StoredPiece& piece, std::span<const std::byte> val
   for (int64_t i = 0; i < chunks_of(piece.count()) * blocks; ++i) {
     const auto chunk = chunk_run(static_cast<int32_t>(i / blocks), piece.count());
     const auto size = static_cast<size_t>(int64_t{chunk.size()} * piece.token_bytes / blocks);
-    const auto at = static_cast<size_t>(int64_t{chunk.begin} * piece.token_bytes) + static_cast<size_t>(i % blocks) * size;
+    const auto at =
+        static_cast<size_t>(int64_t{chunk.begin} * piece.token_bytes) + static_cast<size_t>(i % blocks) * size;
     const auto block = values.subspan(at, size);
     if (!sealer_) {
       piece.checksums.push_back(checksum(block));

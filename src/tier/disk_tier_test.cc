@@ -267,8 +267,8 @@ TEST_P(DiskTierTest, DamageOfAnyBlockIsFoundWithIt) {
     }
     EXPECT_TRUE(chunk_of(*tier, piece.id, 0).ok()) << "power: the other chunks are whole";
     const bool alone = damaged % 2 == 0;
-    const Status read = alone ? tier->get_blocks(piece.id, 1, {damaged, damaged + 1}, got)
-                              : tier->get(piece.id, 1, got);
+    const Status read =
+        alone ? tier->get_blocks(piece.id, 1, {damaged, damaged + 1}, got) : tier->get(piece.id, 1, got);
     EXPECT_EQ(read.error().code, Code::kCorrupt) << damaged;
     EXPECT_EQ(tier->pieces(), 0);
   }
@@ -278,7 +278,9 @@ TEST_P(DiskTierTest, DamageOfAnyBlockIsFoundWithIt) {
   ASSERT_TRUE(put(piece).ok());
   std::string bytes(static_cast<size_t>(block), 0);
   std::ifstream(value_file(piece.id), std::ios::binary).read(bytes.data(), block);
-  std::fstream(value_file(piece.id), std::ios::in | std::ios::out | std::ios::binary).seekp(block).write(bytes.data(), block);
+  std::fstream(value_file(piece.id), std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(block)
+      .write(bytes.data(), block);
   std::vector<std::byte> got;
   EXPECT_TRUE(tier->get_blocks(piece.id, 0, {0, 1}, got).ok());
   EXPECT_EQ(tier->get_blocks(piece.id, 0, {1, 2}, got).error().code, Code::kCorrupt);

@@ -14,7 +14,7 @@ struct Fixed {
   uint64_t id, parent;
   uint8_t maker[16], domain[16];
   int32_t pos, parent_tokens;
-  uint32_t flags, token_bytes;  // flags: 1 exact, 2 prefix, 4 a digest of what is before it follows, 8 blocks
+  uint32_t flags, token_bytes;            // flags: 1 exact, 2 prefix, 4 a digest of what is before it follows, 8 blocks
   uint32_t tokens, marks, clean, blocks;  // blocks: 0 without flag 8, where a chunk is one
 };
 static_assert(sizeof(Fixed) == 80);
@@ -67,8 +67,8 @@ void encode_piece(const StoredPiece& piece, std::vector<std::byte>& out) {
   std::memcpy(fixed.domain, piece.domain.data(), sizeof fixed.domain);
   fixed.pos = piece.pos;
   fixed.parent_tokens = piece.parent_tokens;
-  fixed.flags = (piece.exact ? 1u : 0u) | (piece.prefix ? 2u : 0u) | (piece.behind ? 4u : 0u) |
-                (piece.blocks > 1 ? 8u : 0u);
+  fixed.flags =
+      (piece.exact ? 1u : 0u) | (piece.prefix ? 2u : 0u) | (piece.behind ? 4u : 0u) | (piece.blocks > 1 ? 8u : 0u);
   fixed.token_bytes = piece.token_bytes;
   fixed.tokens = static_cast<uint32_t>(piece.tokens.size());
   fixed.marks = static_cast<uint32_t>(piece.marks.size());
