@@ -130,12 +130,15 @@ void DiskCache::layers_came(const std::shared_ptr<Loading>& loading, const Part*
   if (layered_ == loading) layered_.reset();
   Fetch& fetch = *loading->fetch;
   const auto layered = std::move(loading->layered);  // its tables end here: the pool is the engine thread's
-  if (done.ok() && !fetch.coming.broken) {
+  try {
     for (Layered::Each& each : layered->parts) {
       each.arriving.end = each.part.offset + each.part.count;
-      adopt(*loading, each.part, each.arriving, each.arriving.table.get());
+      if (done.ok() && !fetch.coming.broken) adopt(*loading, each.part, each.arriving, each.arriving.table.get());
     }
-  } else {
+  } catch (const std::bad_alloc&) {
+    fetch.coming.broken = true;
+  }
+  if (!done.ok()) {
     fetch.coming.broken = true;
     if (damaged && done.error().code != Code::kUnavailable) refuse(*damaged, done.error());
   }
