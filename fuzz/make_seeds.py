@@ -253,9 +253,9 @@ def requests():
     put("piece", "first", record(5, 3))
     put("piece", "blocks", record(7, 300, blocks=3))
     put("piece", "child", record(6, 300, parent=5, behind=True, marks=[(0, 3), (2, 300)], clean=[(2, 300)]))
-    framed = [(record(5, 3), bytes(72)), (record(6, 300, parent=5, behind=True, marks=[(0, 3)]), bytes(range(240)) * 30)]
+    framed = [(record(4, 3, blocks=3), bytes(72)), (record(5, 3), bytes(72)), (record(6, 300, parent=5, behind=True, marks=[(0, 3)]), bytes(range(240)) * 30)]
     put("export", "frames", b"\1" + b"".join(struct.pack("<HH", len(r), len(v)) + r + v for r, v in framed))
-    put("export", "raw", b"\0" + b"kvilt-ce" + struct.pack("<II", 1, 2) + bytes(64))
+    put("export", "raw", b"\0" + b"kvilt-ce" + struct.pack("<II", 2, 2) + bytes(64))
     put("head", "post", "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nAuthorization: Bearer x")
     put("head", "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nRange: bytes=0-1\r\nAccept-Encoding: gzip")
     disposition = 'Content-Disposition: form-data; name="file"; filename="a.txt"'

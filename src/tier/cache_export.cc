@@ -44,11 +44,7 @@ size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 Error corrupt_export(const char* what) { return error(Code::kCorrupt, "an export of a cache folder: {}", what); }
 
 int64_t values_size(const StoredPiece& piece, bool sealed) {
-  return piece.bytes() + (sealed ? chunks_of(piece.count()) * Sealer::kExtra : 0);
-}
-
-size_t chunk_size(const StoredPiece& piece, int32_t chunk) {
-  return static_cast<size_t>(chunk_run(chunk, piece.count()).size()) * piece.token_bytes;
+  return piece.bytes() + (sealed ? blocks_of(piece) * Sealer::kExtra : 0);
 }
 
 }  // namespace
@@ -61,9 +57,10 @@ Result<ExportHead> read_export_head(std::span<const std::byte> file) {
   std::memcpy(&bytes, file.data(), sizeof bytes);
   if (std::memcmp(bytes.magic, kExportMagic, sizeof bytes.magic) != 0)
     return corrupt_export("it does not begin as one");
-  if (bytes.version != kExportVersion)
-    return error(Code::kUnsupported, "an export of a cache folder in format {}; this version of Kvilt reads format {}",
-                 bytes.version, kExportVersion);
+  if (bytes.version == 0 || bytes.version > kExportVersion)
+    return error(Code::kUnsupported,
+                 "an export of a cache folder in format {}; this version of Kvilt reads formats 1 to {}", bytes.version,
+                 kExportVersion);
   if (sum_before(bytes) != bytes.sum || bytes.flags > 3 || bytes.flags == 1)
     return corrupt_export("its head is damaged");
   ExportHead out;
@@ -105,13 +102,12 @@ std::vector<std::byte> encode_export_piece(StoredPiece piece, std::span<const st
   std::vector<std::byte> all(static_cast<size_t>(values_size(piece, sealer != nullptr)));
   std::span<std::byte> left = all;
   piece.checksums.clear();
-  for (int32_t i = 0; i < chunks_of(piece.count()); ++i) {
-    const auto chunk = values.first(chunk_size(piece, i));
-    values = values.subspan(chunk.size());
-    const auto out = left.first(chunk.size() + (sealer ? Sealer::kExtra : 0));
+  for (int64_t i = 0; i < blocks_of(piece); ++i) {
+    const auto block = block_of(piece, i, values);
+    const auto out = left.first(block.size() + (sealer ? Sealer::kExtra : 0));
     left = left.subspan(out.size());
-    if (!sealer) std::ranges::copy(chunk, out.begin());
-    piece.checksums.push_back(sealer ? sealer->seal({Sealer::What::kChunk, piece.id, i}, chunk, out) : checksum(chunk));
+    if (!sealer) std::ranges::copy(block, out.begin());
+    piece.checksums.push_back(sealer ? sealer->seal({Sealer::What::kChunk, piece.id, i}, block, out) : checksum(block));
   }
   std::vector<std::byte> record;
   encode_piece(piece, record);
@@ -159,18 +155,18 @@ std::optional<ExportReader::Piece> ExportReader::read(std::span<const std::byte>
   auto piece = decode_piece(opened);
   if (!piece.ok() || piece->id >= kMostPieceId) return std::nullopt;
   if (std::ssize(values) != values_size(*piece, sealer_ != nullptr)) return std::nullopt;
-  Piece out{std::move(*piece), {}};
-  out.values.reserve(static_cast<size_t>(out.piece.bytes()));
-  std::vector<std::byte> chunk;
-  for (int32_t i = 0; i < chunks_of(out.piece.count()); ++i) {
-    const size_t size = chunk_size(out.piece, i) + (sealer_ ? Sealer::kExtra : 0);
-    chunk.assign(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(size));
+  Piece out{std::move(*piece), std::vector<std::byte>(static_cast<size_t>(piece->bytes()))};
+  std::vector<std::byte> block;
+  auto to = out.values.begin();
+  for (int64_t i = 0; i < blocks_of(out.piece); ++i) {
+    const size_t size = block_of(out.piece, i, out.values).size() + (sealer_ ? Sealer::kExtra : 0);
+    block.assign(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(size));
     values = values.subspan(size);
     const uint64_t kept = out.piece.checksums[static_cast<size_t>(i)];
     const bool whole =
-        sealer_ ? sealer_->open({Sealer::What::kChunk, out.piece.id, i}, chunk) == kept : checksum(chunk) == kept;
+        sealer_ ? sealer_->open({Sealer::What::kChunk, out.piece.id, i}, block) == kept : checksum(block) == kept;
     if (!whole) return std::nullopt;
-    out.values.insert(out.values.end(), chunk.begin(), chunk.end());
+    to = std::ranges::copy(block, to).out;
   }
   return out;
 }

@@ -22,7 +22,7 @@
 
 namespace kvilt {
 
-inline constexpr uint32_t kExportVersion = 1;
+inline constexpr uint32_t kExportVersion = 2;  // 1: without blocks; it is read as well
 
 struct ExportHead {
   bool sealed = false;

@@ -175,7 +175,7 @@ void DiskTier::enter(const StoredPiece& piece, PieceJournal::Place place) {
               .token_bytes = piece.token_bytes,
               .blocks = piece.blocks,
               .checksums = piece.checksums,
-              .file_bytes = piece.bytes() + chunks_of(piece.count()) * piece.blocks * extra(),
+              .file_bytes = piece.bytes() + blocks_of(piece) * extra(),
               .place = place,
               .used = order_.insert(order_.end(), piece.id)};
   bytes_ += entry.bytes();
@@ -254,21 +254,16 @@ Status DiskTier::store(const StoredPiece& piece, std::span<const std::byte> valu
 // The file, and what the piece's record will say of its blocks.
 Status DiskTier::write_values(StoredPiece& piece, std::span<const std::byte> values) {
   piece.checksums.clear();
-  const int64_t blocks = piece.blocks;
   std::vector<std::byte> sealed;
-  if (sealer_) sealed.resize(values.size() + static_cast<size_t>(chunks_of(piece.count()) * blocks * Sealer::kExtra));
+  if (sealer_) sealed.resize(values.size() + static_cast<size_t>(blocks_of(piece) * Sealer::kExtra));
   std::span<std::byte> left = sealed;
-  for (int64_t i = 0; i < chunks_of(piece.count()) * blocks; ++i) {
-    const auto chunk = chunk_run(static_cast<int32_t>(i / blocks), piece.count());
-    const auto size = static_cast<size_t>(int64_t{chunk.size()} * piece.token_bytes / blocks);
-    const auto at =
-        static_cast<size_t>(int64_t{chunk.begin} * piece.token_bytes) + static_cast<size_t>(i % blocks) * size;
-    const auto block = values.subspan(at, size);
+  for (int64_t i = 0; i < blocks_of(piece); ++i) {
+    const auto block = block_of(piece, i, values);
     if (!sealer_) {
       piece.checksums.push_back(checksum(block));
       continue;
     }
-    const auto out = left.first(size + Sealer::kExtra);
+    const auto out = left.first(block.size() + Sealer::kExtra);
     piece.checksums.push_back(sealer_->seal({Sealer::What::kChunk, piece.id, i}, block, out));
     left = left.subspan(out.size());
   }
@@ -309,6 +304,7 @@ std::optional<std::span<const std::byte>> DiskTier::opened(std::span<const std::
 
 Status DiskTier::check(const StoredPiece& piece, std::span<const std::byte> values) const {
   CHECK(std::ssize(values) == piece.bytes() && piece.id != 0 && piece.count() > 0);
+  CHECK(piece.blocks > 0 && piece.token_bytes % piece.blocks == 0);
   if (piece.parent >= piece.id) return id_too_small(piece);
   if (piece.parent != 0 && !entries_.contains(piece.parent))
     return error(Code::kNotFound, "what piece {:x} continues is not stored any more", piece.id);

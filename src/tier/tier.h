@@ -54,6 +54,14 @@ inline Run chunk_run(int32_t i, int32_t count) {
   return {begin, std::min(begin + StoredPiece::kChunkTokens, count)};
 }
 inline int32_t chunks_of(int32_t count) { return (count + StoredPiece::kChunkTokens - 1) / StoredPiece::kChunkTokens; }
+// Blocks of all its chunks, and the bytes of one of them among its values.
+inline int64_t blocks_of(const StoredPiece& piece) { return int64_t{chunks_of(piece.count())} * piece.blocks; }
+inline std::span<const std::byte> block_of(const StoredPiece& piece, int64_t i, std::span<const std::byte> values) {
+  const Run chunk = chunk_run(static_cast<int32_t>(i / piece.blocks), piece.count());
+  const int64_t size = int64_t{chunk.size()} * piece.token_bytes / piece.blocks;
+  const int64_t begin = int64_t{chunk.begin} * piece.token_bytes + i % piece.blocks * size;
+  return values.subspan(static_cast<size_t>(begin), static_cast<size_t>(size));
+}
 
 class Tier {
  public:
