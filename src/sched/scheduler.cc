@@ -62,9 +62,16 @@ void insert_by_turn(List& list, std::unique_ptr<Sequence> sequence) {
   list.insert(at, std::move(sequence));
 }
 
-// Who gives pages back when they end: the latest of the tenant that has most, so that who brought much makes room first.
-// Of tenants with as many it is the latest of all. The first of all is never the one while others run.
+// It needs a layer's KV that did not come yet (Prefill::can_run).
+bool waits_for_layer(const Sequence& s) { return s.running.prefill && !s.running.prefill->can_run(); }
+
+// Who gives pages back when they end: whoever waits for a layer, since nobody knows how long a disk takes; else the latest
+// of the tenant that has most, so that who brought much makes room first. Of tenants with as many it is the latest of all.
+// The first of all is never the one while others can go on.
 size_t next_to_go(const std::vector<std::unique_ptr<Sequence>>& running) {
+  for (size_t i = running.size(); i-- > 0;) {
+    if (waits_for_layer(*running[i])) return i;
+  }
   const auto of_its_tenant = [&](const Sequence& s) {
     return std::ranges::count(running, s.request.tenant, [](const auto& other) { return other->request.tenant; });
   };
@@ -315,7 +322,7 @@ int Scheduler::choose_decodes(const Hooks& hooks) {
 
 // The sequence's next chunk, if it gets pages. Returns its rows as the budget counts them.
 int64_t Scheduler::take(Sequence& sequence, int max_rows, const Hooks& hooks) {
-  if (!sequence.running.prefill->can_run()) return 0;  // others do meanwhile
+  if (waits_for_layer(sequence)) return 0;  // others do meanwhile
   if (!take_pages(sequence, hooks, [&] { return add_slots(sequence, hooks); })) return 0;
   const bool waited_for = !sequence.idle_work && !sequence.lingers_until;
   const Run chunk = next_chunk(sequence, waited_for ? max_rows : std::min(max_rows, kIdleRows));
@@ -380,8 +387,7 @@ void Scheduler::choose(const Hooks& hooks) {
 }
 
 bool Scheduler::waits_for_layers() const {
-  return std::ranges::any_of(running_,
-                             [](const auto& s) { return s->running.prefill && !s->running.prefill->can_run(); });
+  return std::ranges::any_of(running_, [](const auto& s) { return waits_for_layer(*s); });
 }
 
 std::span<StepGroup> Scheduler::next_step(const Hooks& hooks, std::vector<std::unique_ptr<Sequence>>& failed) {

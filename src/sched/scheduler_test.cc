@@ -233,6 +233,20 @@ TEST_F(SchedulerTest, WhoWaitsForALayerIsPassedOver) {
   EXPECT_TRUE(preempted.empty() && failed.empty());
 }
 
+// Nobody knows how long a disk takes: even the oldest makes room while it waits for one.
+TEST_F(SchedulerTest, WhoWaitsForALayerMakesRoomFirst) {
+  open(4);
+  layers[1] = 1;
+  enqueue(1, 8);
+  EXPECT_EQ(step(), (Ids{1}));
+  enqueue(2, 8);
+  for (int i = 0; i < 40 && preempted.empty(); ++i) EXPECT_EQ(step(), (Ids{2})) << i;
+  EXPECT_EQ(preempted, (Ids{1}));
+  EXPECT_EQ(running(), (Ids{2}));
+  EXPECT_EQ(waiting(), (Ids{1}));
+  EXPECT_TRUE(failed.empty());
+}
+
 TEST_F(SchedulerTest, RunningAndQueueAreBounded) {
   open(8, {.max_sequences = 2, .max_queue = 3});
   for (const RequestId id : {1, 2, 3}) {
