@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <thread>
 
 #include "engine/kv_maker.h"
 #include "engine/load.h"
@@ -49,7 +50,9 @@ class Gate {
 
 class GatedTier : public Tier {
  public:
-  GatedTier(std::unique_ptr<Tier> tier, std::shared_ptr<Gate> gate) : tier_(std::move(tier)), gate_(std::move(gate)) {}
+  // blocks: whether it stores any; older versions did not.
+  GatedTier(std::unique_ptr<Tier> tier, std::shared_ptr<Gate> gate, bool blocks)
+      : tier_(std::move(tier)), gate_(std::move(gate)), blocks_(blocks) {}
   Result<std::vector<StoredPiece>> known(const Digest& maker, uint32_t token_bytes) override {
     return tier_->known(maker, token_bytes);
   }
@@ -61,7 +64,7 @@ class GatedTier : public Tier {
     gate_->pass(INT32_MAX, true);
     return tier_->get(id, chunk, out);
   }
-  bool in_blocks() const override { return tier_->in_blocks(); }
+  bool in_blocks() const override { return blocks_; }
   Status get_blocks(uint64_t id, int32_t chunk, Run blocks, std::vector<std::byte>& out) override {
     gate_->pass(blocks.end, false);
     return tier_->get_blocks(id, chunk, blocks, out);
@@ -76,6 +79,7 @@ class GatedTier : public Tier {
  private:
   const std::unique_ptr<Tier> tier_;
   const std::shared_ptr<Gate> gate_;
+  const bool blocks_;
 };
 
 class LayeredLoad : public testing::Test {
@@ -92,7 +96,7 @@ class LayeredLoad : public testing::Test {
 
   EngineOptions options(bool stores = true) const {
     EngineOptions out{.model = model, .threads = 2, .kv_type = kv_type};
-    out.kv_bytes = int64_t{64} << 20;
+    out.kv_bytes = kv_bytes;
     if (stores) out.cache_dir = folder;
     if (stores) out.cache_key_text = key;
     return out;
@@ -100,7 +104,7 @@ class LayeredLoad : public testing::Test {
   // The folder has the prompt.
   void store(const std::vector<int32_t>& prompt) const { warm(*open_for_test(options()), prompt); }
   // From now on `engine` reads the folder through the gate, so many layers at once.
-  void open_gated(int layers) {
+  void open_gated(int layers, bool blocks = true) {
     LoadedEngine made = load_engine(options(), {}).value();
     EngineParts& parts = made.parts;
     parts.stores.clear();
@@ -109,7 +113,7 @@ class LayeredLoad : public testing::Test {
     auto tier = DiskTier::open(folder, int64_t{1} << 30, secret).value();
     const HashSecret keyed = tier->secret();
     const Digest maker = kv_maker(keyed, *parts.file, parts.options, parts.model->backend(), *parts.pool);
-    auto cache = DiskCache::open(std::make_unique<GatedTier>(std::move(tier), gate), keyed, maker, *parts.cache,
+    auto cache = DiskCache::open(std::make_unique<GatedTier>(std::move(tier), gate, blocks), keyed, maker, *parts.cache,
                                  parts.options.min_segment)
                      .value();
     cache->layers_at_once(layers);
@@ -153,6 +157,7 @@ class LayeredLoad : public testing::Test {
 
   std::string model = kModel, folder, key;
   KvType kv_type = KvType::kF32;
+  int64_t kv_bytes = int64_t{64} << 20;
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   std::unique_ptr<Engine> engine;
   RequestId id = 0;
@@ -246,6 +251,85 @@ TEST_F(LayeredLoad, ClearedWhileItRunsAheadItIsComputed) {
   EXPECT_EQ(sink->wait().usage.disk, 0);
   EXPECT_EQ(engine->stats().cached_tokens, 0);
   expect_no_page_is_lost();
+}
+
+// It holds no pages of what others publish of its prefix while that is read, and starts again on it.
+TEST_F(LayeredLoad, WhatOthersComputedMeanwhileIsTaken) {
+  const Outcome dense = ask_with(*open_for_test(options(false)), asked, "full");
+  store(known);
+  gate->open_to(2);
+  open_gated(2);
+  const auto sink = submit(asked);
+  expect_runs_ahead(*sink);
+  warm(*engine, known);
+  EXPECT_EQ(engine->stats().cached_tokens, std::ssize(known)) << "power";
+  gate->open();
+  expect_is(*sink, dense);
+  EXPECT_EQ(sink->wait().usage.prefix, static_cast<int>(known.size()));
+  EXPECT_EQ(sink->wait().usage.disk, 0);
+  expect_no_page_is_lost();
+}
+
+// A disk that takes long holds up nobody: who can go on and lacks pages gets them.
+TEST_F(LayeredLoad, MakesRoomForWhoCanGoOn) {
+  const auto alone = open_for_test(options(false));
+  const Outcome dense = ask_with(*alone, asked, "full"), grown = ask_with(*alone, other, "full", {}, 300);
+  store(known);
+  kv_bytes = 1000 * alone->info().kv_bytes_per_token;
+  gate->open_to(2);
+  open_gated(2);
+  const auto sink = submit(asked);
+  expect_runs_ahead(*sink);
+  expect_equal(ask_with(*engine, other, "full", {}, 300), grown);
+  EXPECT_EQ(engine->stats().preemptions, 1u);
+  EXPECT_EQ(engine->stats().running, 0);
+  gate->open();
+  expect_is(*sink, dense);
+  EXPECT_EQ(sink->wait().usage.disk, static_cast<int>(known.size())) << "it is read anew";
+  expect_no_page_is_lost();
+}
+
+TEST_F(LayeredLoad, StoppedWhileItRunsAheadItEnds) {
+  const Outcome dense = ask_with(*open_for_test(options(false)), asked, "full");
+  store(known);
+  gate->open_to(2);
+  open_gated(2);
+  const auto sink = submit(asked);
+  expect_runs_ahead(*sink);
+  std::thread disk([&] {
+    EXPECT_EQ(sink->wait().finish, Finish::kCancelled);
+    gate->open();
+  });
+  engine.reset();
+  disk.join();
+  EXPECT_LE(gate->blocks(), 4) << "nobody waited for the rest of six layers";
+  open_gated(2);
+  const Outcome next = ask_ok(*engine, request(asked));
+  expect_equal(next, dense);
+  EXPECT_EQ(next.completion.usage.disk, static_cast<int>(known.size())) << "all of it is still stored";
+}
+
+// Folders that know one sum for each chunk are read chunk by chunk.
+TEST_F(LayeredLoad, OlderFoldersAreReadFirst) {
+  const Outcome dense = ask_with(*open_for_test(options(false)), asked, "full");
+  gate->open();
+  for (const std::string& given : {std::string(), std::string(64, '7')}) {
+    fs::remove_all(folder);
+    fs::create_directory(folder);
+    key = given;
+    open_gated(2, false);
+    warm(*engine, known);
+    engine.reset();
+    const int before = gate->chunks();
+    open_gated(2);
+    const Outcome is = ask_ok(*engine, request(asked));
+    expect_equal(is, dense);
+    EXPECT_EQ(is.completion.usage.disk, static_cast<int>(known.size()));
+    EXPECT_EQ(gate->chunks(), before + 3);
+    EXPECT_EQ(gate->blocks(), 0);
+    EXPECT_EQ(engine->stats().disk.errors, 0u);
+    engine.reset();
+  }
 }
 
 // Two with one beginning run on one read; what both publish continues it.

@@ -221,7 +221,7 @@ class DiskCache {
   bool may_layer(const Question& question, const Loading& loading) const;
   bool reserve(Loading& loading);
   void read_layers(const std::shared_ptr<Loading>& loading);
-  Status read_layers(Loading& loading, Run layers, const Part*& of);
+  Status read_layers(const std::shared_ptr<Loading>& loading, Run layers, const Part*& of);
   Status read_blocks(Layered& to, const Layered::Each& each, int32_t chunk, Run layers);
   void layers_came(const std::shared_ptr<Loading>& loading, const Part* damaged, const Status& done);
   bool drop_layered(bool even_in_use);

@@ -26,7 +26,7 @@ bool DiskCache::may_layer(const Question& q, const Loading& loading) const {
   const auto L = static_cast<uint32_t>(cache_.store().shape().L);
   if (layers_at_once_ <= 0 || loading_ > 1 || layered_ || L < 2) return false;
   for (const Part& part : loading.parts) {
-    if (!part.prefix || stored_.at(part.id).blocks != L) return false;
+    if (!part.prefix || !is_there(part) || stored_.find(part.id)->blocks != L) return false;
   }
   const Part& last = loading.parts.back();
   const int32_t end = last.pos + last.count;
@@ -48,7 +48,7 @@ bool DiskCache::reserve(Loading& loading) try {
   Fetch::Coming coming;
   for (size_t i = 0; i < wanted.size(); ++i) {
     const Part& part = loading.parts[i];
-    const int32_t base = stored_.at(part.id).pos;
+    const int32_t base = stored(part.id).pos;
     const Run positions{base + wanted[i].begin, base + wanted[i].end};
     auto table = table_for_rows(store, loading.ropes, positions);
     table->give_to(loading.owner);
@@ -77,11 +77,8 @@ void DiskCache::read_layers(const std::shared_ptr<Loading>& loading) {
   int32_t there = 0;
   for (int32_t next = 0; there < L; there = next) {
     next = std::min(L, there + layers_at_once_);
-    done = read_layers(*loading, {there, next}, damaged);
+    done = read_layers(loading, {there, next}, damaged);
     if (!done.ok()) break;
-    if (next == L) continue;
-    const auto came = [loading, next] { loading->fetch->coming.layers = next; };
-    there == 0 ? hooks_.post(came) : hooks_.post_unheard(came);  // who waits may start with the first
   }
   for (const Part& part : loading->parts) tier_->touch(part.id);
   count();
@@ -89,19 +86,24 @@ void DiskCache::read_layers(const std::shared_ptr<Loading>& loading) {
   hooks_.post([this, loading, damaged, done] { layers_came(loading, damaged, done); });
 }
 
-// Of all chunks of all parts. kUnavailable: nobody wants them any more. of: the part that could not be read.
-Status DiskCache::read_layers(Loading& loading, Run layers, const Part*& of) {
+// Of all chunks of all parts, and tells of it. kUnavailable: nobody wants them any more. of: the part that could not be
+// read.
+Status DiskCache::read_layers(const std::shared_ptr<Loading>& loading, Run layers, const Part*& of) {
+  Fetch& fetch = *loading->fetch;
   try {
-    for (const Layered::Each& each : loading.layered->parts) {
+    for (const Layered::Each& each : loading->layered->parts) {
       const int32_t last = (each.part.offset + each.part.count - 1) / StoredPiece::kChunkTokens;
       for (int32_t chunk = each.part.offset / StoredPiece::kChunkTokens; chunk <= last; ++chunk) {
-        if (loading.fetch.use_count() == 1) loading.fetch->left = true;
-        if (loading.fetch->left) return Error{Code::kUnavailable, "nobody waits for it"};
+        if (loading->fetch.use_count() == 1) fetch.left = true;
+        if (fetch.left) return Error{Code::kUnavailable, "nobody waits for it"};
         of = &each.part;
-        KVILT_TRY(read_blocks(*loading.layered, each, chunk, layers));
+        KVILT_TRY(read_blocks(*loading->layered, each, chunk, layers));
         of = nullptr;
       }
     }
+    if (layers.end == cache_.store().shape().L) return {};
+    const auto came = [loading, layers] { loading->fetch->coming.layers = layers.end; };
+    layers.begin == 0 ? hooks_.post(came) : hooks_.post_unheard(came);  // who waits may start with the first
     return {};
   } catch (const std::bad_alloc&) {
     return Error{Code::kExhausted, "no memory is left to read a cached piece"};

@@ -112,6 +112,17 @@ TEST_F(LayerLoaderTest, WhatNobodyWaitsForIsNotReadOn) {
   EXPECT_EQ(used(), 0);
 }
 
+// The server stops: what is read belongs to nobody, and its pages go with the store.
+TEST_F(LayerLoaderTest, FinishedWhileItIsRead) {
+  auto wanted = fetch();
+  tier->give(3);
+  ASSERT_TRUE(run_one());
+  EXPECT_GT(used(), 0) << "power";
+  wanted.reset();
+  begin();  // ends the one before
+  EXPECT_EQ(used(), 0);
+}
+
 TEST_F(LayerLoaderTest, ChunkByChunkWhereMuchIsToCompute) {
   const auto many = fetch(join(text(1, kTokens), text(2, 600)));
   ASSERT_TRUE(many);

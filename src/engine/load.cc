@@ -3,6 +3,7 @@
 #include <sodium.h>
 #include <spdlog/spdlog.h>
 
+#include <charconv>
 #include <cstdlib>
 
 #include "base/check.h"
@@ -170,14 +171,27 @@ Result<Tiers> open_tiers(const EngineOptions& o, const std::optional<HashSecret>
   return out;
 }
 
+// How many layers of a prefix are read at once; for measurements (docs/design/disk.md#layer-by-layer).
+Status set_layers_at_once(DiskCache& store) {
+  const char* const given = std::getenv("KVILT_LOAD_LAYERS");
+  if (given == nullptr || *given == 0) return {};
+  const std::string_view text = given;
+  int layers = -1;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), layers);
+  if (failed != std::errc() || end != text.data() + text.size() || layers < 0)
+    return error(Code::kInvalidArgument, "KVILT_LOAD_LAYERS='{}': give a number of layers; 0 reads all of them first",
+                 text);
+  store.layers_at_once(layers);
+  return {};
+}
+
 Status open_stores(Tiers tiers, EngineParts& parts) {
   const HashSecret secret = tiers.secret();
   const Digest maker = kv_maker(secret, *parts.file, parts.options, parts.model->backend(), *parts.pool);
   const auto add = [&](std::unique_ptr<Tier> tier) -> Status {
     if (!tier) return {};
     KVILT_ASSIGN(auto store, DiskCache::open(std::move(tier), secret, maker, *parts.cache, parts.options.min_segment));
-    // How many layers of a prefix are read at once; for measurements (docs/design/disk.md#layer-by-layer).
-    if (const char* layers = std::getenv("KVILT_LOAD_LAYERS")) store->layers_at_once(std::atoi(layers));
+    KVILT_TRY(set_layers_at_once(*store));
     parts.stores.push_back(std::move(store));
     return {};
   };

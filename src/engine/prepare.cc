@@ -1,5 +1,6 @@
 #include "engine/prepare.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/session.h"
@@ -41,7 +42,7 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   PromptLayout layout;
   layout.prompt_len = now.prefill_len;
   const bool ahead = !s.fetches.empty() && !s.fetches.back()->done;  // of what it waits for
-  if (!s.fetches.empty() && s.fetches.back()->session) take_session(s);
+  if (!ahead && !s.fetches.empty() && s.fetches.back()->session) take_session(s);
   if (ahead || s.session_len == 0 || s.without_cache) {
     std::optional<PromptLayout> found = ahead ? place_coming(s) : place_found(s);
     if (!found) return Admission::kLater;
@@ -215,9 +216,13 @@ void Preparer::take_layers(Sequence& s) const {
   if (!now.prefill->has_slots()) now.band_pages = -1;  // the band may end later now
   if (!now.runs_on->done) return now.prefill->layers_there(now.runs_on->coming.layers);
   const int32_t prefix = now.prefill->layout().prefix;
-  const ChainEnd end = end_of(parts_.cache->index().find_prefix(s.tokens, s.domains.exact, prefix));
-  if (end.pos < prefix) return;
-  now.exact = end;
+  const std::vector<Piece> chain = parts_.cache->index().find_prefix(s.tokens, s.domains.exact, prefix);
+  int32_t came = 0;
+  for (const Piece& piece : chain)
+    came += std::ranges::count(now.runs_on->segments, piece.segment) > 0 ? piece.count : 0;
+  // Where others' KV stands meanwhile, it holds no pages of that.
+  if (end_of(chain).pos < prefix || came < now.from_disk) return;
+  now.exact = end_of(chain);
   now.runs_on.reset();
   now.prefill->layers_there(parts_.model->config().L);
 }

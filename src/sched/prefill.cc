@@ -57,7 +57,7 @@ bool Prefill::goes_by_layers() const {
   const bool plain = of.layer_end == config_.L && of.cuts.empty() && of.probes.empty() && of.entries.empty() &&
                      !of.carry && !of.ffn && !of.fate && of.ahead == 0;
   return plain && plan_.stages.size() == 1 && plan_.keep.empty() && !plan_.sparse && !plan_.decode &&
-         layout_.pieces.empty();
+         !plan_.narrowed() && layout_.pieces.empty();
 }
 
 // Where the band has not begun, it ends anew.
