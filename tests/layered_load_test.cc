@@ -332,7 +332,7 @@ TEST_F(LayeredLoad, OlderFoldersAreReadFirst) {
   }
 }
 
-// Two with one beginning run on one read; what both publish continues it.
+// Two with one beginning run on one read, also where the second comes when the first layers are there.
 TEST_F(LayeredLoad, SeveralRunOnOneRead) {
   const std::vector<int32_t> more = join({known, tokens(40, 5)});
   const auto alone = open_for_test(options(false));
@@ -340,7 +340,9 @@ TEST_F(LayeredLoad, SeveralRunOnOneRead) {
   store(known);
   gate->open_to(2);
   open_gated(2);
-  const auto a = submit(asked), b = submit(more);
+  const auto a = submit(asked);
+  expect_runs_ahead(*a);
+  const auto b = submit(more);
   EXPECT_TRUE(eventually([&] { return engine->stats().running == 2; }));
   EXPECT_TRUE(a->ids.empty() && b->ids.empty());
   gate->open();

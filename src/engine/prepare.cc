@@ -41,10 +41,15 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   now.prefill_len = static_cast<int32_t>(s.tokens.size());
   PromptLayout layout;
   layout.prompt_len = now.prefill_len;
-  const bool ahead = !s.fetches.empty() && !s.fetches.back()->done;  // of what it waits for
+  bool ahead = !s.fetches.empty() && !s.fetches.back()->done;  // of what it waits for
   if (!ahead && !s.fetches.empty() && s.fetches.back()->session) take_session(s);
   if (ahead || s.session_len == 0 || s.without_cache) {
-    std::optional<PromptLayout> found = ahead ? place_coming(s) : place_found(s);
+    std::optional<PromptLayout> found;
+    if (!ahead) {
+      found = place_found(s);
+      ahead = !found;  // somebody else may wait for the same, and its first layers be there: nobody tells of these again
+    }
+    if (ahead) found = place_coming(s);
     if (!found) return Admission::kLater;
     layout = *std::move(found);
   } else if (const Status placed = place_session(s); placed.ok()) {

@@ -155,7 +155,8 @@ std::optional<ExportReader::Piece> ExportReader::read(std::span<const std::byte>
   auto piece = decode_piece(opened);
   if (!piece.ok() || piece->id >= kMostPieceId) return std::nullopt;
   if (std::ssize(values) != values_size(*piece, sealer_ != nullptr)) return std::nullopt;
-  Piece out{std::move(*piece), std::vector<std::byte>(static_cast<size_t>(piece->bytes()))};
+  Piece out{std::move(*piece), {}};
+  out.values.resize(static_cast<size_t>(out.piece.bytes()));
   std::vector<std::byte> block;
   auto to = out.values.begin();
   for (int64_t i = 0; i < blocks_of(out.piece); ++i) {
