@@ -47,7 +47,8 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
     std::optional<PromptLayout> found;
     if (!ahead) {
       found = place_found(s);
-      ahead = !found;  // somebody else may wait for the same, and its first layers be there: nobody tells of these again
+      ahead =
+          !found;  // somebody else may wait for the same, and its first layers be there: nobody tells of these again
     }
     if (ahead) found = place_coming(s);
     if (!found) return Admission::kLater;

@@ -159,17 +159,77 @@ std::vector<NamedTool> tools_of(Fields& fields, const Json& tools) {
   return out;
 }
 
-// The name in tool_choice {"type": "function", "function": {"name": ...}}, or in the same of a custom tool.
-std::string chosen_tool(Fields& fields, const Json& choice) {
-  const char* kind = is_custom(choice) ? "custom" : "function";
-  const auto named = choice.is_object() ? choice.find(kind) : choice.end();
-  if (choice.is_object() && choice.value("type", Json()) == kind && named != choice.end() && named->is_object() &&
-      named->contains("name") && (*named)["name"].is_string())
-    return (*named)["name"].get<std::string>();
-  fields.fail("tool_choice",
-              "must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}",
-              "unsupported");
-  return "";
+// What tool_choice says.
+struct ToolChoice {
+  bool none = false, must = false, one = false;  // no call; one at least; one at most
+  std::vector<std::string> only;                 // of these tools; empty: of all
+
+  bool allows(const std::string& tool) const { return only.empty() || std::ranges::count(only, tool) > 0; }
+};
+
+constexpr const char* kChoices =
+    R"(must be "auto", "none", "required", {"type": "function", "function": {"name": ...}} or {"type": "allowed_tools", ...})";
+
+// The name in {"type": "function", "function": {"name": ...}}, or in the same of a custom tool. Null: it is not so.
+const std::string* named_tool(const Json& tool) {
+  const char* kind = is_custom(tool) ? "custom" : "function";
+  const auto named = tool.is_object() ? tool.find(kind) : tool.end();
+  const bool names = tool.is_object() && tool.value("type", Json()) == kind && named != tool.end() &&
+                     named->is_object() && named->contains("name") && (*named)["name"].is_string();
+  return names ? &(*named)["name"].get_ref<const std::string&>() : nullptr;
+}
+
+// {"mode": "auto" | "required", "tools": [...]}: the prompt has all tools, which leaves it as it was cached; some may be
+// called.
+void read_allowed_tools(Fields& fields, const Json& choice, ToolChoice& out) {
+  const auto allowed = choice.find("allowed_tools");
+  const std::string path = "tool_choice.allowed_tools";
+  if (allowed == choice.end() || !allowed->is_object())
+    return fields.fail(path, R"(is required and must be an object with "mode" and "tools")");
+  const Json mode = allowed->value("mode", Json());
+  if (mode != "auto" && mode != "required") return fields.fail(path + ".mode", R"(must be "auto" or "required")");
+  out.must = mode == "required";
+  const auto tools = allowed->find("tools");
+  if (tools == allowed->end() || !tools->is_array() || tools->empty())
+    return fields.fail(path + ".tools", "is required and must be a list of one tool at least");
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const std::string* name = named_tool((*tools)[i]);
+    if (!name) {
+      return fields.fail(fmt::format("{}.tools[{}]", path, i),
+                         R"(must be {"type": "function", "function": {"name": ...}}, or the same of a custom tool)",
+                         "unsupported");
+    }
+    out.only.push_back(*name);
+  }
+}
+
+ToolChoice read_tool_choice(Fields& fields) {
+  ToolChoice out;
+  const Json* choice = fields.find("tool_choice");
+  if (!choice || *choice == "auto") return out;
+  if (*choice == "none") {
+    out.none = true;
+  } else if (*choice == "required") {
+    out.must = true;
+  } else if (choice->is_object() && choice->value("type", Json()) == "allowed_tools") {
+    read_allowed_tools(fields, *choice, out);
+  } else if (const std::string* name = named_tool(*choice)) {
+    out.must = out.one = true;
+    out.only.push_back(*name);
+  } else {
+    fields.fail("tool_choice", kChoices, "unsupported");
+  }
+  return out;
+}
+
+// Whether the tool says itself what its calls have to be.
+bool is_strict(const Json& tool) {
+  if (is_custom(tool)) {
+    const auto custom = read_custom_tool(tool, "tools");
+    return custom.ok() && custom.value().form != Constraint::Form::kNone;
+  }
+  const auto function = tool.is_object() ? tool.find("function") : tool.end();
+  return function != tool.end() && function->is_object() && function->value("strict", Json()) == true;
 }
 
 }  // namespace
@@ -198,42 +258,30 @@ void read_constraint(Fields& fields, ConstraintRequest& out) {
 
 void read_tool_constraint(Fields& fields, bool one_call, ConstraintRequest& out) {
   const Json* list = fields.find("tools");
-  const Json* choice = fields.find("tool_choice");
-  const bool asked = choice && *choice != "auto" && *choice != "none";
-  const std::string only = asked && *choice != "required" ? chosen_tool(fields, *choice) : "";
+  const ToolChoice choice = read_tool_choice(fields);
   if (!fields.ok()) return;
-  const bool offered = list && list->is_array() && !list->empty();
+  const bool asked = choice.must || !choice.only.empty(), offered = list && list->is_array() && !list->empty();
   if (asked && !offered) return fields.fail("tool_choice", "needs tools to choose from");
-  if (!offered || (choice && *choice == "none")) return;
-  if (asked) {  // a call is what the answer must be, whatever its text would have to be
+  if (!offered || choice.none) return;
+  if (!asked && !out.constraint && std::none_of(list->begin(), list->end(), is_strict)) return;
+  std::vector<NamedTool> tools = tools_of(fields, *list);
+  for (const std::string& name : choice.only) {
+    if (std::ranges::none_of(tools, [&](const NamedTool& one) { return one.tool.name == name; }))
+      return fields.fail("tool_choice", fmt::format("there is no tool '{}'", name.substr(0, 64)));
+  }
+  if (choice.must) {  // a call is what the answer must be, whatever its text would have to be
     out = {};
     out.field = "tool_choice";
     out.constraint.form = Constraint::Form::kCalls;
-    out.constraint.one_call = one_call || !only.empty();
-    for (NamedTool& one : tools_of(fields, *list)) {
-      if (only.empty() || one.tool.name == only) out.constraint.tools.push_back(std::move(one.tool));
-    }
-    if (out.constraint.tools.empty())
-      fields.fail("tool_choice", fmt::format("there is no tool '{}'", only.substr(0, 64)));
-    return;
   }
-  const auto is_strict = [](const Json& tool) {
-    if (is_custom(tool)) {
-      const auto custom = read_custom_tool(tool, "tools");
-      return custom.ok() && custom.value().form != Constraint::Form::kNone;
-    }
-    const auto function = tool.is_object() ? tool.find("function") : tool.end();
-    return function != tool.end() && function->is_object() && function->value("strict", Json()) == true;
-  };
-  const bool strict = std::any_of(list->begin(), list->end(), is_strict);
-  if (!strict && !out.constraint) return;
-  for (NamedTool& one : tools_of(fields, *list)) {
-    if (!one.strict) one.tool.parameters.clear();  // any object
+  for (NamedTool& one : tools) {
+    if (!choice.allows(one.tool.name)) continue;
+    if (!choice.must && !one.strict) one.tool.parameters.clear();  // any object
     out.constraint.tools.push_back(std::move(one.tool));
   }
-  out.constraint.one_call = one_call;
+  out.constraint.one_call = one_call || choice.one;
   if (out.constraint) return;
-  out.field = "tools";
+  out.field = asked ? "tool_choice" : "tools";
   out.constraint.form = Constraint::Form::kCalls;
   out.constraint.may_speak = true;
 }

@@ -108,6 +108,31 @@ TEST(ConstraintRequest, ToolsThatAreNotForced) {
   EXPECT_EQ(format.constraint.tools.size(), 1u);
 }
 
+std::string allowed(const char* mode, const std::string& tools) {
+  return std::string(kTools) + R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": )" + mode +
+         R"(, "tools": )" + tools + "}}";
+}
+constexpr const char* kOnlyF = R"([{"type": "function", "function": {"name": "f"}}])";
+
+TEST(ConstraintRequest, SomeOfTheToolsMayBeCalled) {
+  const ConstraintRequest may = asked(allowed(R"("auto")", kOnlyF));
+  EXPECT_EQ(may.constraint.form, Form::kCalls);
+  EXPECT_TRUE(may.constraint.may_speak);
+  EXPECT_EQ(may.constraint.tools, (std::vector<Constraint::Tool>{{"f", ""}}));
+  EXPECT_EQ(may.field, "tool_choice");
+  const ConstraintRequest must = asked(allowed(R"("required")", kOnlyF));
+  EXPECT_FALSE(must.constraint.may_speak);
+  EXPECT_FALSE(must.constraint.one_call) << "as with a function's name it would be";
+  EXPECT_EQ(must.constraint.tools, (std::vector<Constraint::Tool>{{"f", R"({"type":"object"})"}}));
+  const ConstraintRequest format =
+      asked(allowed(R"("auto")", kOnlyF) + R"(, "response_format": {"type": "json_object"})");
+  EXPECT_EQ(format.constraint.form, Form::kJson);
+  EXPECT_EQ(format.constraint.tools.size(), 1u);
+  const auto chat = parsed(allowed(R"("auto")", kOnlyF));
+  ASSERT_TRUE(chat.ok());
+  EXPECT_TRUE(chat.value().tools) << "the prompt has all of them";
+}
+
 TEST(ConstraintRequest, WrongOnesNameTheirPath) {
   const std::pair<std::string, const char*> kCases[] = {
       {R"("response_format": 5)", "response_format"},
@@ -136,6 +161,11 @@ TEST(ConstraintRequest, WrongOnesNameTheirPath) {
       {std::string(kTools) + R"(, "tool_choice": "sometimes")", "tool_choice"},
       {std::string(kTools) + R"(, "tool_choice": {"type": "function"})", "tool_choice"},
       {std::string(kTools) + R"(, "tool_choice": {"type": "function", "function": {"name": "h"}})", "tool_choice"},
+      {std::string(kTools) + R"(, "tool_choice": {"type": "allowed_tools"})", "tool_choice.allowed_tools"},
+      {allowed("null", kOnlyF), "tool_choice.allowed_tools.mode"},
+      {allowed(R"("auto")", "[]"), "tool_choice.allowed_tools.tools"},
+      {allowed(R"("auto")", R"([{"type": "mcp", "server_label": "x"}])"), "tool_choice.allowed_tools.tools[0]"},
+      {allowed(R"("auto")", R"([{"type": "function", "function": {"name": "h"}}])"), "tool_choice"},
   };
   for (const auto& [fields, path] : kCases) EXPECT_EQ(wrong(fields), path) << fields.substr(0, 200);
 }

@@ -81,6 +81,7 @@ class Items : ChatBuilder {
   Json function_tool(Json& tool, const std::string& path);
   Json custom_tool(Json& tool, const std::string& path);
   void tool_choice(Json& choice);
+  Json named_tool(Json& tool, const std::string& path);
   void input(Json& body);
   void item(Json& item, const std::string& path);
   void message(Json& item, const std::string& path);
@@ -246,11 +247,30 @@ void Items::tool_choice(Json& choice) {
   }
   const std::string* type = need_type(choice, "tool_choice");
   if (!type) return;
+  if (*type != "allowed_tools") {
+    body_["tool_choice"] = named_tool(choice, "tool_choice");
+    return;
+  }
+  Json tools = Json::array();
+  Json* list = given(choice, "tools");
+  for (size_t i = 0; list && list->is_array() && i < list->size() && !error_; ++i)
+    tools.push_back(named_tool((*list)[i], fmt::format("tool_choice.tools[{}]", i)));
+  Json* mode = given(choice, "mode");
+  body_["tool_choice"] = {{"type", "allowed_tools"},
+                          {"allowed_tools", {{"mode", mode ? std::move(*mode) : Json()}, {"tools", std::move(tools)}}}};
+}
+
+// {"type": "function" | "custom", "name": ...}.
+Json Items::named_tool(Json& tool, const std::string& path) {
+  const std::string* type = need_type(tool, path);
+  if (!type) return {};
   const std::string kind = *type;
-  if (kind != "function" && kind != "custom")
-    return fail("tool_choice.type", fmt::format("'{}' is not supported here", kind.substr(0, kMaxShown)), kUnsupported);
-  Json* name = need_string(choice, "name", "tool_choice");
-  if (name) body_["tool_choice"] = {{"type", kind}, {kind, {{"name", std::move(*name)}}}};
+  if (kind != "function" && kind != "custom") {
+    fail(path + ".type", fmt::format("'{}' is not supported here", kind.substr(0, kMaxShown)), kUnsupported);
+    return {};
+  }
+  Json* name = need_string(tool, "name", path);
+  return name ? Json{{"type", kind}, {kind, {{"name", std::move(*name)}}}} : Json();
 }
 
 void Items::text(Json& settings) {
@@ -364,8 +384,10 @@ ApiResult<ResponsesChat> responses_to_chat(Json body, Json earlier, const Respon
 
 void ResponsesChat::in_own_paths(ApiError& error) const {
   // Chat's words, and this API's for the same.
-  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"max_tokens", "max_output_tokens"}, {"response_format", "text.format"}, {"messages", "input"}};
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {{"max_tokens", "max_output_tokens"},
+                                                                      {"response_format", "text.format"},
+                                                                      {"messages", "input"},
+                                                                      {"tool_choice.allowed_tools", "tool_choice"}};
   const auto renamed = [&](std::string text) {
     for (const auto& [chats, own] : kWords) {
       if (!text.starts_with(chats)) continue;

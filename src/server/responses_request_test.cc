@@ -105,7 +105,9 @@ TEST(ResponsesRequest, WhatIsNotHonouredIsNamed) {
       {R"({"input": "x", "include": ["message.output_text.logprobs"]})", "include[0]"},
       {R"({"input": "x", "text": {"verbosity": "low"}})", "text.verbosity"},
       {R"({"input": "x", "tools": [{"type": "web_search"}]})", "tools[0].type"},
-      {R"({"input": "x", "tool_choice": {"type": "allowed_tools", "tools": []}})", "tool_choice.type"},
+      {R"({"input": "x", "tool_choice": {"type": "file_search"}})", "tool_choice.type"},
+      {R"({"input": "x", "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}})",
+       "tool_choice.tools[0].type"},
       {R"({"input": [{"type": "item_reference", "id": "x"}]})", "input[0]"},
       {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})", "input[0].content[0]"}};
   for (const auto& [body, param] : cases) {
@@ -152,7 +154,20 @@ TEST(ResponsesRequest, ChatsWordsBecomeItsOwn) {
   EXPECT_EQ(own("messages[0].role: no", "messages[0].role"), "instructions.role: no|instructions.role");
   EXPECT_EQ(own("response_format: no", "response_format"), "text.format: no|text.format");
   EXPECT_EQ(own("tools[2].function.name: no", "tools[2].function.name"), "tools[2].name: no|tools[2].name");
+  EXPECT_EQ(own("tool_choice.allowed_tools.mode: no", "tool_choice.allowed_tools.mode"),
+            "tool_choice.mode: no|tool_choice.mode");
   EXPECT_EQ(own("max_tokens_x: no", "temperature"), "max_tokens_x: no|temperature");
+}
+
+TEST(ResponsesRequest, AllowedToolsAreChats) {
+  const auto out = taken(R"({"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {}},
+                             {"type": "function", "name": "g", "parameters": {}}, {"type": "custom", "name": "c"}],
+                             "tool_choice": {"type": "allowed_tools", "mode": "required",
+                                             "tools": [{"type": "function", "name": "g"}, {"type": "custom", "name": "c"}]}})");
+  ASSERT_TRUE(out.ok()) << out.error().message;
+  EXPECT_EQ(out.value().body["tool_choice"].dump(),
+            R"({"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":)"
+            R"({"name":"g"}},{"type":"custom","custom":{"name":"c"}}]}})");
 }
 
 TEST(ResponsesRequest, ManySmallItemsAreRefusedBeforeTheyAreRendered) {
