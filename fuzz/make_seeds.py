@@ -252,10 +252,11 @@ def requests():
     put("lark", "words", 'start: [A] /[^a-c\\W]{2,3}(?:b|\\x41)*/is "a".."z" "\\u00e9"\nA.2: "x"~2 | B\nB: /[\\s\\]]/\n')
     put("piece", "first", record(5, 3))
     put("piece", "blocks", record(7, 300, blocks=3))
+    put("piece", "owned", record(8, 3, owner=True))
     put("piece", "child", record(6, 300, parent=5, behind=True, marks=[(0, 3), (2, 300)], clean=[(2, 300)]))
-    framed = [(record(4, 3, blocks=3), bytes(72)), (record(5, 3), bytes(72)), (record(6, 300, parent=5, behind=True, marks=[(0, 3)]), bytes(range(240)) * 30)]
+    framed = [(record(4, 3, blocks=3), bytes(72)), (record(5, 3, owner=True), bytes(72)), (record(6, 300, parent=5, behind=True, marks=[(0, 3)]), bytes(range(240)) * 30)]
     put("export", "frames", b"\1" + b"".join(struct.pack("<HH", len(r), len(v)) + r + v for r, v in framed))
-    put("export", "raw", b"\0" + b"kvilt-ce" + struct.pack("<II", 2, 2) + bytes(64))
+    put("export", "raw", b"\0" + b"kvilt-ce" + struct.pack("<II", 3, 2) + bytes(64))
     put("head", "post", "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nAuthorization: Bearer x")
     put("head", "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nRange: bytes=0-1\r\nAccept-Encoding: gzip")
     disposition = 'Content-Disposition: form-data; name="file"; filename="a.txt"'
@@ -267,11 +268,11 @@ def requests():
 
 # What is stored ---------------------------------------------------------------------------------------------------------
 
-def record(id, tokens, parent=0, behind=False, marks=(), clean=(), blocks=0):
+def record(id, tokens, parent=0, behind=False, marks=(), clean=(), blocks=0, owner=False):
     pos = 2 if parent else 0
-    flags = 3 | 4 * behind | 8 * (blocks > 0)
+    flags = 3 | 4 * behind | 8 * (blocks > 0) | 16 * owner
     out = struct.pack("<QQ32xiiIIIIII", id, parent, pos, pos, flags, 24, tokens, len(marks), len(clean), blocks)
-    out += bytes(16 * behind) + struct.pack(f"<{tokens}i", *range(tokens))
+    out += bytes(16 * (behind + owner)) + struct.pack(f"<{tokens}i", *range(tokens))
     out += b"".join(struct.pack("<ii", *mark) for mark in marks)
     out += b"".join(struct.pack("<iiii", *note, 1, 0) + bytes(16) for note in clean)
     return out + bytes(8 * ((tokens + 255) // 256) * max(1, blocks))

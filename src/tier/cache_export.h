@@ -22,7 +22,7 @@
 
 namespace kvilt {
 
-inline constexpr uint32_t kExportVersion = 2;  // 1: without blocks; it is read as well
+inline constexpr uint32_t kExportVersion = 3;  // 1: without blocks, 2: without owners; both are read as well
 
 struct ExportHead {
   bool sealed = false;

@@ -37,6 +37,7 @@ StoredPiece child_for_test(uint64_t id, uint64_t parent) {
 std::vector<StoredPiece> three() {
   std::vector<StoredPiece> out = {piece_for_test(100, 300), child_for_test(200, 100), piece_for_test(300, 5)};
   out[0].blocks = 4;
+  out[2].owner = Digest{8};
   return out;
 }
 
@@ -201,32 +202,35 @@ TEST_P(CacheExport, DamageIsNeverImported) {
 TEST(CacheExportHead, AnotherVersionIsNamed) {
   std::vector<std::byte> bytes = encode_export_head({.name = {1}, .seed = {}});
   ASSERT_TRUE(read_export_head(bytes).ok());
-  for (const uint8_t version : {0, 3}) {
+  for (const uint8_t version : {0, 4}) {
     bytes[8] = std::byte{version};
     EXPECT_EQ(read_export_head(bytes).error().code, Code::kUnsupported);
     EXPECT_NE(read_export_head(bytes).error().message.find("format " + std::to_string(version)), std::string::npos);
   }
 }
 
-// As versions of Kvilt that knew no blocks wrote it.
-TEST(CacheExportHead, TheFirstVersionIsReadToo) {
-  FolderForTest from, to;
-  const std::string file = from.path() + "/file";
-  const auto tier = open_tier(from.path());
-  std::vector<StoredPiece> pieces = three();
-  pieces[0].blocks = 1;
-  put_all(*tier, pieces);
-  ASSERT_TRUE(export_pieces(*tier, pieces, {}, true, file).ok());
-  std::vector<std::byte> bytes = export_bytes(file);
-  bytes[8] = std::byte{1};
-  EXPECT_FALSE(read_export_head(bytes).ok()) << "power: the sum is another";
-  const uint64_t sum = checksum(std::span(bytes).first(72));
-  std::memcpy(&bytes[72], &sum, sizeof sum);
-  const auto into = open_tier(to.path());
-  const auto done = import_pieces(*into, bytes, {});
-  ASSERT_TRUE(done.ok()) << done.error().message;
-  EXPECT_EQ(done->added, 3);
-  EXPECT_EQ(held(*into), held(*tier));
+// As versions of Kvilt that knew no blocks, and no owners, wrote it.
+TEST(CacheExportHead, OlderVersionsAreReadToo) {
+  for (const uint8_t version : {1, 2}) {
+    FolderForTest from, to;
+    const std::string file = from.path() + "/file";
+    const auto tier = open_tier(from.path());
+    std::vector<StoredPiece> pieces = three();
+    if (version == 1) pieces[0].blocks = 1;
+    pieces[2].owner.reset();
+    put_all(*tier, pieces);
+    ASSERT_TRUE(export_pieces(*tier, pieces, {}, true, file).ok());
+    std::vector<std::byte> bytes = export_bytes(file);
+    bytes[8] = std::byte{version};
+    EXPECT_FALSE(read_export_head(bytes).ok()) << "power: the sum is another";
+    const uint64_t sum = checksum(std::span(bytes).first(72));
+    std::memcpy(&bytes[72], &sum, sizeof sum);
+    const auto into = open_tier(to.path());
+    const auto done = import_pieces(*into, bytes, {});
+    ASSERT_TRUE(done.ok()) << done.error().message;
+    EXPECT_EQ(done->added, 3);
+    EXPECT_EQ(held(*into), held(*tier));
+  }
 }
 
 TEST(CacheExportKeys, WhoseItIsMustAgree) {

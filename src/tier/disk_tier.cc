@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -55,16 +56,17 @@ Files& the_files() {
 
 }  // namespace
 
-Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int64_t limit, const Key& key) {
-  return open(folder, limit, key, the_files());
+Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int64_t limit, const Key& key,
+                                                 const Shares& shares) {
+  return open(folder, limit, key, the_files(), shares);
 }
 
-Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int64_t limit, const Key& key,
-                                                 Files& files) {
+Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int64_t limit, const Key& key, Files& files,
+                                                 const Shares& shares) {
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) return error(Code::kIo, "{}: {}", folder, failed.message());
-  std::unique_ptr<DiskTier> out(new DiskTier((fs::path(folder) / "kvilt-cache").string(), limit, files));
+  std::unique_ptr<DiskTier> out(new DiskTier((fs::path(folder) / "kvilt-cache").string(), limit, files, shares));
   KVILT_TRY(make_private_folder(out->folder_));
   KVILT_TRY(out->lock());
   KVILT_ASSIGN(FolderSecret secret, open_folder_secret(out->folder_, key, files));
@@ -73,6 +75,7 @@ Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int6
   KVILT_TRY(out->replay());
   const bool torn = out->damaged_ > 0;
   out->sweep();
+  out->keep_limit();
   out->tidy_journal(torn);
   return out;
 }
@@ -81,6 +84,22 @@ void DiskTier::know(FolderSecret secret) {
   secret_ = secret.digests;
   seed_ = secret.seed;
   sealer_ = std::move(secret.sealer);
+  std::map<Digest, double> owners;
+  for (const auto& [tenant, share] : tenants_) {
+    if (const auto known = owner(tenant)) owners.emplace(*known, share);
+  }
+  shares_.set(owners);
+}
+
+// A name is in the folder as a digest only, which tells it to who has the secret and guesses it.
+std::optional<Digest> DiskTier::owner(std::string_view tenant) const {
+  if (tenant.empty()) return std::nullopt;
+  return KeyedHash(secret_, "kvilt.folder.owner").add(tenant).finish();
+}
+
+Tier::Part DiskTier::part_of(std::string_view tenant) const {
+  const std::optional<Digest> known = owner(tenant);
+  return known ? Part{shares_.held_by(*known), shares_.share_of(*known)} : Part{};
 }
 
 // The secret first: records that it does not open name nothing that is there.
@@ -107,10 +126,15 @@ Status DiskTier::replay() {
   const auto take = [this](std::span<const std::byte> record, PieceJournal::Place place) { this->take(record, place); };
   KVILT_ASSIGN(const PieceJournal::Opened opened, journal_.open(folder_ + "/journal", take));
   damaged_ += opened.damaged;
-  std::vector<uint64_t> removed;
-  while (bytes_ > limit_ && drop_oldest(0, removed)) {
+  for (const auto& [id, entry] : entries_) {
+    if (entry.held.owner) shares_.claim(entry.held.domain, *entry.held.owner);
   }
   return {};
+}
+
+// What an earlier start had more room for.
+void DiskTier::keep_limit() {
+  while (const DiskShares::Held* const piece = shares_.beyond()) remove(piece->id);
 }
 
 void DiskTier::take(std::span<const std::byte> sealed, PieceJournal::Place place) {
@@ -124,7 +148,6 @@ void DiskTier::take(std::span<const std::byte> sealed, PieceJournal::Place place
       ++damaged_;
       return;
     }
-    forget(piece->id);
     enter(*piece, place);
     use(piece->parent);
     ids_.heard(piece->id);
@@ -169,26 +192,34 @@ void DiskTier::sweep() {
 std::string DiskTier::path_of(uint64_t id) const { return fmt::format("{}/{:02x}/{:x}", folder_, id % kFolders, id); }
 
 void DiskTier::enter(const StoredPiece& piece, PieceJournal::Place place) {
-  Entry entry{.maker = piece.maker,
-              .parent = piece.parent,
-              .tokens = piece.count(),
-              .token_bytes = piece.token_bytes,
-              .blocks = piece.blocks,
-              .checksums = piece.checksums,
-              .file_bytes = piece.bytes() + blocks_of(piece) * extra(),
-              .place = place,
-              .used = order_.insert(order_.end(), piece.id)};
-  bytes_ += entry.bytes();
-  live_ += PieceJournal::bytes_of(place.size);
-  entries_.emplace(piece.id, std::move(entry));
+  forget(piece.id);
+  const int64_t record = PieceJournal::bytes_of(place.size);
+  const auto it = entries_
+                      .emplace(piece.id, Entry{.held = {.id = piece.id,
+                                                        .domain = piece.domain,
+                                                        .owner = piece.owner,
+                                                        .bytes = piece.bytes() + blocks_of(piece) * extra() + record},
+                                               .parent = piece.parent,
+                                               .tokens = piece.count(),
+                                               .token_bytes = piece.token_bytes,
+                                               .blocks = piece.blocks,
+                                               .checksums = piece.checksums,
+                                               .place = place})
+                      .first;
+  try {
+    shares_.enter(it->second.held);
+  } catch (const std::bad_alloc&) {
+    entries_.erase(it);
+    throw;
+  }
+  live_ += record;
 }
 
 void DiskTier::forget(uint64_t id) {
   const auto it = entries_.find(id);
   if (it == entries_.end()) return;
-  bytes_ -= it->second.bytes();
+  shares_.leave(it->second.held);
   live_ -= PieceJournal::bytes_of(it->second.place.size);
-  order_.erase(it->second.used);
   entries_.erase(it);
 }
 
@@ -207,24 +238,27 @@ void DiskTier::remove(uint64_t id) {
   tidy_journal();
 }
 
-// False: there is nothing, or only what `but` continues, which was used last.
-bool DiskTier::drop_oldest(uint64_t but, std::vector<uint64_t>& removed) {
-  if (order_.empty()) return false;
-  const uint64_t oldest = order_.front();
-  for (uint64_t id = but; id != 0;) {
-    if (id == oldest) return false;
+// False: there is nothing to drop.
+bool DiskTier::drop(const DiskShares::Held* piece, std::vector<uint64_t>& removed) {
+  if (!piece) return false;
+  removed.push_back(piece->id);
+  remove(removed.back());
+  return true;
+}
+
+// Whether `id` is the other one, or continues it.
+bool DiskTier::continues(uint64_t id, uint64_t other) const {
+  while (id != 0 && id != other) {
     const auto it = entries_.find(id);
     id = it == entries_.end() ? 0 : it->second.parent;
   }
-  remove(oldest);
-  removed.push_back(oldest);
-  return true;
+  return id != 0;
 }
 
 // The beginning of a chain is moved last: it is removed last.
 void DiskTier::use(uint64_t id) {
   for (auto it = entries_.find(id); it != entries_.end(); it = entries_.find(it->second.parent))
-    order_.splice(order_.end(), order_, it->second.used);
+    shares_.use(it->second.held);
 }
 
 void DiskTier::touch(uint64_t id) {
@@ -234,20 +268,37 @@ void DiskTier::touch(uint64_t id) {
   tidy_journal();
 }
 
-// The bytes, then what names them.
-Status DiskTier::store(const StoredPiece& piece, std::span<const std::byte> values) {
-  StoredPiece named = piece;
-  KVILT_TRY(write_values(named, values));
+// A chain is one owner's, also where that was told of a part of it only.
+void DiskTier::settle_owner(StoredPiece& piece) {
+  const auto before = entries_.find(piece.parent);
+  if (!piece.owner && before != entries_.end()) piece.owner = before->second.held.owner;
+  if (piece.owner) shares_.claim(piece.domain, *piece.owner);
+}
+
+std::vector<std::byte> DiskTier::put_record(const StoredPiece& piece) {
   const auto kind = static_cast<uint64_t>(Kind::kPut);
-  std::vector<std::byte> record(sizeof kind);
-  std::memcpy(record.data(), &kind, sizeof kind);
-  encode_piece(named, record);
-  const Result<PieceJournal::Place> place = append(record);
+  std::vector<std::byte> out(sizeof kind);
+  std::memcpy(out.data(), &kind, sizeof kind);
+  encode_piece(piece, out);
+  return out;
+}
+
+// What it takes of the limit. Its sums are not known yet, but how many there will be.
+int64_t DiskTier::room_for(StoredPiece piece) const {
+  piece.checksums.resize(static_cast<size_t>(blocks_of(piece)));
+  return piece.bytes() + blocks_of(piece) * extra() +
+         PieceJournal::bytes_of(std::ssize(put_record(piece)) + (sealer_ ? Sealer::kExtra : 0));
+}
+
+// The bytes, then what names them.
+Status DiskTier::store(StoredPiece& piece, std::span<const std::byte> values) {
+  KVILT_TRY(write_values(piece, values));
+  const Result<PieceJournal::Place> place = append(put_record(piece));
   if (!place.ok()) {
     (void)files_.remove(path_of(piece.id));
     return place.error();
   }
-  enter(named, *place);
+  enter(piece, *place);
   return {};
 }
 
@@ -308,34 +359,42 @@ Status DiskTier::check(const StoredPiece& piece, std::span<const std::byte> valu
   if (piece.parent >= piece.id) return id_too_small(piece);
   if (piece.parent != 0 && !entries_.contains(piece.parent))
     return error(Code::kNotFound, "what piece {:x} continues is not stored any more", piece.id);
-  if (piece.bytes() > limit_)
-    return error(Code::kTooLong, "a piece of {} bytes is larger than the whole tier ({} bytes)", piece.bytes(), limit_);
   return {};
 }
 
-Status DiskTier::add(const StoredPiece& piece, std::span<const std::byte> values) {
-  KVILT_TRY(check(piece, values));
-  CHECK(!entries_.contains(piece.id));
-  if (bytes_ + piece.bytes() > limit_)
-    return error(Code::kExhausted, "{}: it holds {} bytes, and {} at most", folder_, bytes_, limit_);
+Status DiskTier::add(const StoredPiece& given, std::span<const std::byte> values) {
+  KVILT_TRY(check(given, values));
+  CHECK(!entries_.contains(given.id));
+  StoredPiece piece = given;
+  settle_owner(piece);
+  if (!shares_.has_room(piece.owner, room_for(piece)))
+    return error(Code::kExhausted, "{}: it holds {} bytes, and {} at most", folder_, bytes(), limit_);
   KVILT_TRY(store(piece, values));
   ids_.heard(piece.id);
   return {};
 }
 
-Status DiskTier::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
-  KVILT_TRY(check(piece, values));
+Status DiskTier::put(const StoredPiece& given, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
+  KVILT_TRY(check(given, values));
+  StoredPiece piece = given;
+  settle_owner(piece);
+  const int64_t room = room_for(piece), most = shares_.most_of(piece.owner);
+  if (room > most)
+    return error(Code::kTooLong, "a piece of {} bytes is larger than all that may be its owner's ({} bytes)", room,
+                 most);
+  const auto stays = [&](uint64_t id) { return continues(piece.parent, id); };
   use(piece.parent);
-  while (bytes_ + piece.bytes() > limit_) {
-    if (!drop_oldest(piece.parent, removed))
-      return error(Code::kExhausted, "what piece {:x} continues fills the tier", piece.id);
+  while (!shares_.has_room(piece.owner, room)) {
+    if (!drop(shares_.next(piece.owner, room, stays), removed))
+      return error(Code::kTooLong, "piece {:x} and what it continues are larger than all that may be their owner's",
+                   piece.id);
   }
   Status done = store(piece, values);
   // The disk has less room than the limit says: others' files fill it.
   for (int64_t freed = 0; !done.ok() && done.error().code == Code::kExhausted && freed < 2 * piece.bytes();) {
-    const int64_t before = bytes_;
-    if (!drop_oldest(piece.parent, removed)) break;
-    freed += before - bytes_;
+    const int64_t before = bytes();
+    if (!drop(shares_.next_of_full(piece.owner, room, stays), removed)) break;
+    freed += before - bytes();
     if (freed >= piece.bytes()) done = store(piece, values);
   }
   if (done.ok()) use(piece.parent);
@@ -386,7 +445,7 @@ Status DiskTier::get_blocks(uint64_t id, int32_t chunk, Run blocks, std::vector<
 }
 
 Status DiskTier::clear() {
-  while (!order_.empty()) remove(order_.front());
+  for (const uint64_t id : shares_.by_use()) remove(id);
   tidy_journal();
   return journal_.sync();
 }
@@ -398,7 +457,7 @@ Status DiskTier::flush() { return journal_.sync(); }
 // Its records in the order of use, and nothing else.
 Status DiskTier::rewrite_journal() {
   std::vector<PieceJournal::Place*> places;
-  for (const uint64_t id : order_) places.push_back(&entries_.at(id).place);
+  for (const uint64_t id : shares_.by_use()) places.push_back(&entries_.at(id).place);
   return journal_.rewrite(places);
 }
 

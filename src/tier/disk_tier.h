@@ -3,21 +3,22 @@
 //             leaves a file that nobody names, which the next start deletes. Nothing is ever written in place, so there
 //             is nothing to repair, and a removed piece gives its room back at once. docs/design/disk.md says why this and
 //             no database.
-// Invariants: at most `limit` bytes, by removing what was used longest ago; what a piece continues is used with it, so it
-//             goes later. One process at a time: the folder is locked. Files 0600, folders 0700. With a key every record
+// Invariants: at most `limit` bytes, by removing what was used longest ago, of whoever is furthest beyond its share
+//             (disk_shares.h); what a piece continues is used with it, so it goes later. One process at a time: the folder is locked. Files 0600, folders 0700. With a key every record
 //             and chunk is sealed (sealer.h), and nothing that is not what was written is returned, whoever wrote it.
 // Errors:     open: kUnavailable (another process has it), kInvalidArgument (others may read it; not its key), kIo. What
 //             is damaged in an open folder is left out and counted.
 // Threads:    as Tier.
 #pragma once
 
-#include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "tier/disk_shares.h"
 #include "tier/folder_secret.h"
 #include "tier/journal.h"
 #include "tier/piece_id.h"
@@ -29,9 +30,12 @@ namespace kvilt {
 class DiskTier : public Tier {
  public:
   using Key = std::optional<HashSecret>;
+  using Shares = std::map<std::string, double>;  // of the limit, by tenant: above 0, together 1 at most
   // files: must outlive it; tests give their own.
-  static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, int64_t limit, const Key& key, Files& files);
-  static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, int64_t limit, const Key& key);
+  static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, int64_t limit, const Key& key, Files& files,
+                                                const Shares& shares = {});
+  static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, int64_t limit, const Key& key,
+                                                const Shares& shares = {});
   ~DiskTier() override;
 
   // The secret that keys every digest in the folder: drawn when the folder was made, or made of the key.
@@ -58,34 +62,43 @@ class DiskTier : public Tier {
   void remove(uint64_t id) override;
   Status clear() override;
   Status flush() override;
-  int64_t bytes() const override { return bytes_; }
+  std::optional<Digest> owner(std::string_view tenant) const override;
+  Part part_of(std::string_view tenant) const override;
+  int64_t bytes() const override { return shares_.bytes(); }
   int64_t pieces() const override { return static_cast<int64_t>(entries_.size()); }
 
  private:
   enum class Kind : uint8_t { kPut = 1, kRemove = 2, kUsed = 3 };
   struct Entry {
-    Digest maker{};
+    DiskShares::Held held;  // its bytes: of the file and of the record
     uint64_t parent = 0;
     int32_t tokens = 0;
     uint32_t token_bytes = 0, blocks = 1;
     std::vector<uint64_t> checksums;  // sealed: marks
-    int64_t file_bytes = 0;
     PieceJournal::Place place;
-    std::list<uint64_t>::iterator used;  // in order_
-    int64_t bytes() const { return file_bytes + PieceJournal::bytes_of(place.size); }
   };
-  DiskTier(std::string folder, int64_t limit, Files& files)
-      : folder_(std::move(folder)), limit_(limit), files_(files), journal_(files) {}
+  DiskTier(std::string folder, int64_t limit, Files& files, Shares shares)
+      : folder_(std::move(folder)),
+        limit_(limit),
+        tenants_(std::move(shares)),
+        files_(files),
+        journal_(files),
+        shares_(limit) {}
   Status lock();
   Status replay();
   Status check(const StoredPiece& piece, std::span<const std::byte> values) const;
   void know(FolderSecret secret);
   void take(std::span<const std::byte> sealed, PieceJournal::Place place);
   void sweep();
+  void keep_limit();
   void enter(const StoredPiece& piece, PieceJournal::Place place);
   void forget(uint64_t id);
-  bool drop_oldest(uint64_t but, std::vector<uint64_t>& removed);
-  Status store(const StoredPiece& piece, std::span<const std::byte> values);
+  bool drop(const DiskShares::Held* piece, std::vector<uint64_t>& removed);
+  bool continues(uint64_t id, uint64_t other) const;
+  void settle_owner(StoredPiece& piece);
+  int64_t room_for(StoredPiece piece) const;
+  static std::vector<std::byte> put_record(const StoredPiece& piece);
+  Status store(StoredPiece& piece, std::span<const std::byte> values);
   Status write_values(StoredPiece& piece, std::span<const std::byte> values);
   bool are_whole(uint64_t id, int64_t first, std::span<const uint64_t> sums, std::vector<std::byte>& bytes) const;
   Result<PieceJournal::Place> append(std::span<const std::byte> record);
@@ -100,14 +113,15 @@ class DiskTier : public Tier {
 
   const std::string folder_;
   const int64_t limit_;
+  const Shares tenants_;
   Files& files_;
   int lock_ = -1;
   HashSecret secret_ = HashSecret::fixed(0), seed_ = HashSecret::fixed(0);
   std::optional<Sealer> sealer_;
   PieceJournal journal_;
   std::unordered_map<uint64_t, Entry> entries_;
-  std::list<uint64_t> order_;  // used longest ago first
-  int64_t bytes_ = 0, damaged_ = 0;
+  DiskShares shares_;  // of entries_
+  int64_t damaged_ = 0;
   int64_t live_ = 0;   // bytes of the journal that records of entries_ take
   int64_t stuck_ = 0;  // the journal's bytes when it could not be written anew; 0: it could
   PieceIds ids_;

@@ -14,7 +14,8 @@ struct Fixed {
   uint64_t id, parent;
   uint8_t maker[16], domain[16];
   int32_t pos, parent_tokens;
-  uint32_t flags, token_bytes;            // flags: 1 exact, 2 prefix, 4 a digest of what is before it follows, 8 blocks
+  // flags: 1 exact, 2 prefix, 4 a digest of what is before it follows, 8 blocks, 16 an owner follows
+  uint32_t flags, token_bytes;
   uint32_t tokens, marks, clean, blocks;  // blocks: 0 without flag 8, where a chunk is one
 };
 static_assert(sizeof(Fixed) == 80);
@@ -69,6 +70,7 @@ void encode_piece(const StoredPiece& piece, std::vector<std::byte>& out) {
   fixed.parent_tokens = piece.parent_tokens;
   fixed.flags =
       (piece.exact ? 1u : 0u) | (piece.prefix ? 2u : 0u) | (piece.behind ? 4u : 0u) | (piece.blocks > 1 ? 8u : 0u);
+  if (piece.owner) fixed.flags |= 16u;
   fixed.token_bytes = piece.token_bytes;
   fixed.tokens = static_cast<uint32_t>(piece.tokens.size());
   fixed.marks = static_cast<uint32_t>(piece.marks.size());
@@ -76,6 +78,7 @@ void encode_piece(const StoredPiece& piece, std::vector<std::byte>& out) {
   fixed.blocks = piece.blocks > 1 ? piece.blocks : 0;
   append(out, &fixed, sizeof fixed);
   if (piece.behind) append(out, piece.behind->data(), piece.behind->size());
+  if (piece.owner) append(out, piece.owner->data(), piece.owner->size());
   append(out, piece.tokens.data(), piece.tokens.size() * sizeof(int32_t));
   for (const Run& mark : piece.marks) {
     append(out, &mark.begin, sizeof mark.begin);
@@ -106,7 +109,7 @@ Result<StoredPiece> decode_piece(std::span<const std::byte> bytes) {
   if (fixed.tokens == 0 || fixed.tokens > kMostTokens || fixed.pos < 0 || fixed.pos > kMostTokens)
     return corrupt("it has no tokens, or too many");
   if (fixed.id == 0 || fixed.parent >= fixed.id || fixed.parent_tokens < 0 || fixed.parent_tokens > fixed.pos ||
-      fixed.token_bytes == 0 || fixed.token_bytes > kMostTokenBytes || fixed.flags > 15)
+      fixed.token_bytes == 0 || fixed.token_bytes > kMostTokenBytes || fixed.flags > 31)
     return corrupt("its numbers contradict each other");
   if ((fixed.flags & 8u) != 0) out.blocks = fixed.blocks;
   if ((fixed.flags & 8u) != 0 ? fixed.blocks < 2 || fixed.token_bytes % fixed.blocks != 0 : fixed.blocks != 0)
@@ -114,6 +117,9 @@ Result<StoredPiece> decode_piece(std::span<const std::byte> bytes) {
   if ((fixed.flags & 4u) != 0) {
     if (fixed.parent == 0) return corrupt("it continues nothing, and says what is before it");
     if (Digest& behind = out.behind.emplace(); !in.take(behind.data(), behind.size())) return corrupt("cut short");
+  }
+  if ((fixed.flags & 16u) != 0) {
+    if (Digest& owner = out.owner.emplace(); !in.take(owner.data(), owner.size())) return corrupt("cut short");
   }
   std::vector<FixedClean> clean;
   std::vector<int32_t> marks;

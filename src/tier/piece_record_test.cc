@@ -46,6 +46,25 @@ TEST(PieceRecord, WithoutWhatIsBeforeItIsOlder) {
   EXPECT_FALSE(decode_piece(bytes).ok());
 }
 
+TEST(PieceRecord, AnOwnerComesBack) {
+  std::vector<std::byte> without, bytes;
+  encode_piece(full(), without);
+  StoredPiece owned = full();
+  owned.owner = Digest{6, 5};
+  encode_piece(owned, bytes);
+  auto back = decode_piece(bytes);
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(*back, owned);
+  EXPECT_EQ(bytes.size(), without.size() + 16);
+  constexpr size_t kFlags = 56, kOwner = 96;  // docs/formats/cache_folder.md
+  EXPECT_EQ(bytes[kFlags], without[kFlags] | std::byte{16});
+  EXPECT_EQ(bytes[kOwner], std::byte{6});
+  EXPECT_EQ(decode_piece(without)->owner, std::nullopt) << "power: as older records";
+  for (size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(decode_piece(std::span(bytes).first(n)).ok()) << n;
+  bytes[kFlags] |= std::byte{32};
+  EXPECT_FALSE(decode_piece(bytes).ok()) << "what is not known";
+}
+
 TEST(PieceRecord, BlocksOfAChunkAreCountedAndEqual) {
   StoredPiece piece = full();
   piece.blocks = 3;

@@ -4,7 +4,7 @@
 // Invariants: a piece is immutable. Its bytes are cut into chunks of kChunkTokens tokens, and each of these into blocks
 //             of one size (a layer each), which have a checksum that is kept with the piece and not with the bytes: get()
 //             never returns others' bytes, or damaged ones.
-// Threads:    one at a time; new_id(), sharing() and ready() from any.
+// Threads:    one at a time; new_id(), owner(), part_of(), sharing() and ready() from any.
 // Not here:   who writes and reads when (engine/disk_cache.h), finding (index/).
 #pragma once
 
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/clean_note.h"
@@ -26,9 +27,12 @@ namespace kvilt {
 struct StoredPiece {
   static constexpr int32_t kChunkTokens = 256;  // as an extent's slots
 
-  uint64_t id = 0;            // never 0
-  Digest maker{};             // of all that the bytes depend on: a reader with another one does not want them
-  Digest domain{};            // whose it is
+  uint64_t id = 0;  // never 0
+  Digest maker{};   // of all that the bytes depend on: a reader with another one does not want them
+  Digest domain{};  // of its tenant, namespace and salt
+  // Its tenant, as Tier::owner() says it; nothing: it is nobody's, or the record is an older server's, or in a store
+  // that keeps no owners.
+  std::optional<Digest> owner;
   bool exact = false;         // KV of a full prefill
   bool prefix = false;        // and what it continues is stored: `parent`, or nothing where it starts at position 0
   uint64_t parent = 0;        // the piece that it continues ...
@@ -74,7 +78,8 @@ class Tier {
   virtual uint64_t new_id() = 0;
 
   // Stores it, its checksums being those of `values`, block by block. `removed` gets what had to go for it, also where
-  // that was in vain. Errors: kNotFound (what it continues is gone), kTooLong (larger than the whole tier), kExhausted.
+  // that was in vain. Errors: kNotFound (what it continues is gone), kTooLong (with what it continues larger than all
+  // that may be its owner's), kExhausted.
   virtual Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) = 0;
   // The bytes of one chunk, in `out`, whose memory is used again. Errors: kNotFound (it was removed), kCorrupt (it is
   // removed now); out is anything then.
@@ -91,6 +96,15 @@ class Tier {
 
   virtual int64_t bytes() const = 0;  // of all makers
   virtual int64_t pieces() const = 0;
+
+  // ---- A tier that is shared out between tenants
+
+  // A tenant as StoredPiece::owner says it. Nothing: the tier keeps no owners, or the name is empty, and nobody's.
+  virtual std::optional<Digest> owner(std::string_view) const { return std::nullopt; }
+  struct Part {
+    int64_t bytes = 0, share = 0;  // what it holds; what it may hold, 0: it has no share of its own
+  };
+  virtual Part part_of(std::string_view) const { return {}; }  // of a tenant
 
   // ---- A tier that others write to as well, on another machine
 
