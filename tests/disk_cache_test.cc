@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "probe_prompts.h"
 
@@ -474,8 +475,47 @@ TEST_F(DiskCacheTest, ASmallLimitIsKept) {
   const auto engine = open_for_test(small);
   for (int i = 0; i < 12; ++i) warm(*engine, tokens(700, 200 + i));
   EXPECT_TRUE(eventually([&] { return engine->stats().disk.queued_bytes == 0; }));
-  EXPECT_LE(engine->stats().disk.bytes, small.cache_disk + 20000);
+  EXPECT_LE(engine->stats().disk.bytes, small.cache_disk);
   EXPECT_GT(engine->stats().disk.pieces, 0);
+}
+
+// A tenant that writes more than the folder holds costs another one that has a share nothing, and that one's name is in
+// no file.
+TEST_F(DiskCacheTest, ATenantWithAShareIsNotPushedOutOfTheFolder) {
+  for (const bool shared : {true, false}) {
+    fs::remove_all(folder);
+    EngineOptions limited = options();
+    limited.cache_disk = int64_t{2500} * 3072;
+    if (shared) limited.disk_shares = {{"the-small-tenant", .4}};
+    Request first = of("the-small-tenant", "", "");
+    first.prompt.ids = known;
+    first.publish = true;
+    ask_ok(*open_for_test(limited), first);
+    {
+      const auto engine = open_for_test(limited);
+      for (int i = 0; i < 6; ++i) {
+        Request request = request_of(tokens(700, 300 + i), "prefix", 0);
+        request.tenant = "the-large-tenant";
+        ask_ok(*engine, request);
+      }
+    }
+    const auto engine = open_for_test(limited);
+    const auto again = ask_ok(*engine, of("the-small-tenant", "", "")).usage();
+    EXPECT_EQ(again.disk, shared ? static_cast<int>(known.size()) : 0) << "power: without a share age decides";
+    ASSERT_TRUE(eventually([&] { return engine->stats().tenant_pools.size() == 1; })) << "who has a share, or asked";
+    const auto pools = engine->stats().tenant_pools;
+    EXPECT_EQ(pools[0].tenant, "the-small-tenant");
+    EXPECT_EQ(pools[0].disk_share_bytes, shared ? limited.cache_disk * 2 / 5 : 0);
+    EXPECT_EQ(pools[0].disk_bytes > static_cast<int64_t>(known.size()) * 3072, shared);
+    std::string all;
+    for (const auto& item : fs::recursive_directory_iterator(folder)) {
+      if (!item.is_regular_file()) continue;
+      std::ifstream file(item.path(), std::ios::binary);
+      all.append(std::istreambuf_iterator<char>(file), {});
+    }
+    EXPECT_EQ(all.find("-tenant"), std::string::npos);
+    EXPECT_GT(all.size(), 1u << 20) << "power";
+  }
 }
 
 TEST_F(DiskCacheTest, TwoEnginesInOneFolderAreAnError) {

@@ -123,12 +123,14 @@ struct EngineCounters {
   PeerCounters peer;
 };
 
-// A tenant's part of the KV pool, in pages.
+// A tenant's part of the KV pool, in pages, and of the folder on disk (EngineOptions::cache_dir), in bytes.
 struct TenantPool {
   std::string tenant;
   int64_t held = 0;    // by its requests and by what is cached of them
   int64_t share = 0;   // EngineOptions::pool_shares; 0: it has none
   int64_t pinned = 0;  // as EngineCounters::kv_pages_pinned
+  int64_t disk_bytes = 0;
+  int64_t disk_share_bytes = 0;  // EngineOptions::disk_shares; 0: it has none
 };
 
 struct EngineStats : EngineCounters {

@@ -179,6 +179,12 @@ struct EngineOptions {
   // Default: 16 GiB.
   int64_t cache_disk = int64_t{16} << 30;
 
+  // Tenants' shares of these, above 0, together 1 at most. A tenant holds no more than its share: what it used longest
+  // ago goes for what it stores. What is left is of all others together, who give way for it first where the folder is
+  // full. Who owns what outlives the engine.
+  // Default: none, all have all of it together.
+  std::map<std::string, double> disk_shares = {};
+
   // A Redis or Valkey that several engines share (docs/design/redis.md): what one computed the others read instead of
   // computing it, whatever text it is. HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or unix:PATH; several with
   // commas between them, each of which holds a part (tier/spread_tier.h). With cache_dir too, requests ask memory, then

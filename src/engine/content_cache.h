@@ -110,12 +110,14 @@ class ContentCache {
 
   // ---- What is kept with preference, and for whom (retention.cc; docs/design/kv.md#shares-pins-and-frozen-texts)
 
-  // Before anything is cached. The tenants' shares of the pool, each above 0, together 1 at most.
-  void set_shares(const std::map<std::string, double>& shares);
+  // Before anything is cached. The tenants' shares of the pool, each above 0, together 1 at most. others: tenants that
+  // have a share elsewhere; all of these are told apart too.
+  void set_shares(const std::map<std::string, double>& shares, const std::map<std::string, double>& others = {});
   // Whose extents a tenant's requests make. Beyond kMostOwners tenants all are nobody's in particular.
   static constexpr size_t kMostOwners = 1024;
   OwnerId owner(const std::string& tenant);
-  void tenant_pools(std::vector<TenantPool>& out) const;  // out: of the last call
+  const std::string& tenant_of(OwnerId owner) const { return tenants_[owner]; }  // empty: nobody's
+  void tenant_pools(std::vector<TenantPool>& out) const;                         // out: of the last call
 
   static inline const Runs kNone{};
   // What a request computed itself: positions [0, computed) have their KV; from layout.prompt_len on, generated.
@@ -255,7 +257,9 @@ class ContentCache {
   const int min_segment_;
   std::function<void(SegmentId)> on_evict_, on_enter_;
   GhostList ghosts_;
+  OwnerId add_owner(const std::string& tenant, double share);
   std::map<std::string, OwnerId> owners_;
+  std::vector<std::string> tenants_ = {""};  // by OwnerId
   struct Frozen {
     uint64_t number = 0;
     std::vector<ExtentKeep> extents;

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,7 @@ class ContentCacheTest : public testing::Test {
   Asked compute(Tokens tokens, std::vector<TokenMark> marks = {}, bool reuse = true, const Runs& also = {}) {
     ContentCache::Found found = cache->find(tokens, marks, domains, {reuse, reuse});
     auto kv = std::make_unique<PageTable>(cache->store(), rope);
+    kv->give_to(cache->owner(tenant));
     for (Placement& placement : found.placements) kv->place(std::move(placement));
     for (Placement& placement : found.overlays) kv->overlay(std::move(placement));
     const std::vector<Runs> sets{unite(found.layout.fresh(), also)};
@@ -81,6 +83,7 @@ class ContentCacheTest : public testing::Test {
   const RopeConfig rope = small_rope();
   std::optional<ContentCache> cache;
   ContentDomains domains;
+  std::string tenant;  // whose requests these are; domains are the test's affair
   const Tokens a = text(1, 20), b = text(2, 20), question = text(3, 12), more = text(4, 9);
 };
 

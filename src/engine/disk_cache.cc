@@ -168,12 +168,16 @@ void DiskCache::count() {
   pieces_ = tier_->pieces();
 }
 
-void DiskCache::finish() {
-  if (hooks_.post) {
-    std::vector<SegmentId> ids = cache_.segments().ids();
-    std::ranges::sort(ids, std::greater<>());  // what came last first: whoever kills us now leaves the rest
-    for (const SegmentId id : ids) store(id, Queue::kWait);
+void DiskCache::add_parts(std::vector<TenantPool>& tenants) const {
+  for (TenantPool& tenant : tenants) {
+    const Tier::Part part = tier_->part_of(tenant.tenant);
+    tenant.disk_bytes += part.bytes;
+    tenant.disk_share_bytes += part.share;
   }
+}
+
+void DiskCache::finish() {
+  if (hooks_.post) store_all();
   io_.finish();
   update();
 }

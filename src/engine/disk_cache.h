@@ -96,6 +96,9 @@ class DiskCache {
   void copy_at_once(int64_t bytes) { copied_at_once_ = bytes; }  // at most; for tests
   int64_t tokens_hashed() const { return tokens_hashed_; }       // of what was continued; for tests
 
+  // Adds what the tier holds of these tenants, and their shares of it. Any thread.
+  void add_parts(std::vector<TenantPool>& tenants) const;
+
   bool shared() const { return sharing_.has_value(); }
   const DiskCounters& stats() const { return stats_; }
 
@@ -181,6 +184,7 @@ class DiskCache {
     std::vector<int32_t> tokens;
   };
   enum class Queue : uint8_t { kIfRoom, kWait };
+  void store_all();
   void enter_all();
   void store_entered();
   void store(SegmentId id, Queue queue);

@@ -74,8 +74,11 @@ void EngineLoop::post(std::function<void()> task) {
 
 EngineStats EngineLoop::stats() const {
   EngineStats out{latest_.get(), auditor_.stats(), {}};
-  MutexLock lock(pools_mutex_);
-  out.tenant_pools = pools_;
+  {
+    MutexLock lock(pools_mutex_);
+    out.tenant_pools = pools_;
+  }
+  for (const auto& store : parts_.stores) store->add_parts(out.tenant_pools);
   return out;
 }
 

@@ -163,7 +163,7 @@ Status open_redis(const EngineOptions& o, const std::optional<HashSecret>& key, 
 Result<Tiers> open_tiers(const EngineOptions& o, const std::optional<HashSecret>& key) {
   Tiers out;
   if (!o.cache_dir.empty()) {
-    KVILT_ASSIGN(out.disk, DiskTier::open(o.cache_dir, o.cache_disk, key));
+    KVILT_ASSIGN(out.disk, DiskTier::open(o.cache_dir, o.cache_disk, key, o.disk_shares));
     if (out.disk->damaged() > 0)
       spdlog::warn("{}: {} damaged or lost records are left out", o.cache_dir, out.disk->damaged());
   }
@@ -274,7 +274,7 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
   parts.cache = std::make_unique<ContentCache>(std::move(store), secret,
                                                cache_fingerprint(parts.file->fingerprint, kv_type_name(kv_type)),
                                                parts.options.min_segment);
-  parts.cache->set_shares(parts.options.pool_shares);
+  parts.cache->set_shares(parts.options.pool_shares, parts.options.disk_shares);
   if (parts.options.draft > 0 && parts.options.cache) parts.cache->keep_continuations();
   if (tiers.disk || tiers.redis) KVILT_TRY(open_stores(std::move(tiers), parts));
   std::optional<PeerServer::Options> peers;

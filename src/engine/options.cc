@@ -162,16 +162,17 @@ Status check_role(const EngineOptions& o) {
                what, address->host);
 }
 
-Status check_shares(const std::map<std::string, double>& shares) {
+// name: of the share; of: what there is one of.
+Status check_shares(const char* name, const char* of, const std::map<std::string, double>& shares) {
   double sum = 0;
   for (const auto& [tenant, share] : shares) {
     if (!(share > 0 && share <= 1))
-      return error(Code::kInvalidArgument, "pool_share of tenant '{}' is {}, not above 0 and 1 at most", tenant, share);
+      return error(Code::kInvalidArgument, "{} of tenant '{}' is {}, not above 0 and 1 at most", name, tenant, share);
     sum += share;
   }
   if (sum <= 1 + 1e-6) return {};  // they may come as floats
-  return error(Code::kInvalidArgument, "pool_share: the tenants' shares make {:.3g} together; they share one pool",
-               sum);
+  return error(Code::kInvalidArgument, "{}: the tenants' shares make {:.3g} together; they share one {}", name, sum,
+               of);
 }
 
 }  // namespace
@@ -235,7 +236,10 @@ Status check_options(const EngineOptions& o) {
   if (!(o.season_share >= 0.001 && o.season_share <= 1)) {
     return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not from 0.001 to 1", o.season_share);
   }
-  KVILT_TRY(check_shares(o.pool_shares));
+  KVILT_TRY(check_shares("pool_share", "pool", o.pool_shares));
+  KVILT_TRY(check_shares("disk_share", "folder", o.disk_shares));
+  if (o.disk_shares.contains(""))
+    return error(Code::kInvalidArgument, "disk_share: who has no name is nobody in the folder, and has what is left");
   return check_kv_events(o);
 }
 

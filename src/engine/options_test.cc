@@ -116,6 +116,10 @@ TEST(Options, WrongNumbersAreRefused) {
   EXPECT_TRUE(refused([](EngineOptions& o) { o.pool_shares = {{"a", std::numeric_limits<double>::quiet_NaN()}}; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.pool_shares = {{"a", .6}, {"b", .5}}; }));
   EXPECT_FALSE(refused([](EngineOptions& o) { o.pool_shares = {{"a", .6}, {"b", .4}}; })) << "power";
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.disk_shares = {{"a", 1.5}}; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.disk_shares = {{"a", .6}, {"b", .5}}; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.disk_shares = {{"", .5}}; }));
+  EXPECT_FALSE(refused([](EngineOptions& o) { o.disk_shares = {{"a", .6}, {"b", .4}}; })) << "power";
   EXPECT_TRUE(refused([](EngineOptions& o) { o.season_share = std::numeric_limits<double>::quiet_NaN(); }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.audit = 1.5; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.audit_limit = -1; }));

@@ -11,14 +11,26 @@
 
 namespace kvilt {
 
-void ContentCache::set_shares(const std::map<std::string, double>& shares) {
-  for (const auto& [tenant, share] : shares) owners_.emplace(tenant, store_.idle().add_owner(share));
+void ContentCache::set_shares(const std::map<std::string, double>& shares,
+                              const std::map<std::string, double>& others) {
+  for (const auto& [tenant, share] : shares) add_owner(tenant, share);
+  for (const auto& [tenant, share] : others) {
+    if (!owners_.contains(tenant)) add_owner(tenant, 0);
+  }
+}
+
+OwnerId ContentCache::add_owner(const std::string& tenant, double share) {
+  const OwnerId owner = store_.idle().add_owner(share);
+  tenants_.resize(owner + 1);
+  tenants_[owner] = tenant;
+  owners_.emplace(tenant, owner);
+  return owner;
 }
 
 OwnerId ContentCache::owner(const std::string& tenant) {
   if (const auto known = owners_.find(tenant); known != owners_.end()) return known->second;
   if (tenant.empty() || owners_.size() >= kMostOwners) return 0;
-  return owners_.emplace(tenant, store_.idle().add_owner(0)).first->second;
+  return add_owner(tenant, 0);
 }
 
 // Every step asks: names are written when there are more of them.

@@ -8,6 +8,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "engine/disk_cache.h"
@@ -22,7 +23,34 @@ ChainEnd end_of_chain(const std::vector<Piece>& chain) {
   return {last.segment, last.segment_offset + last.count, last.pos + last.count};
 }
 
+// Whose request computed it, or read it.
+OwnerId owner_of(const CachedSegment& segment) {
+  if (segment.parts.empty()) return 0;
+  const SegmentPart& first = segment.parts.front();
+  const Extent* const extent = first.kv->extent_of(0, first.of_kv(first.positions()).begin);
+  return extent ? extent->owner() : 0;
+}
+
 }  // namespace
+
+// What came last first: whoever kills us now leaves the rest. Of a tenant that has a share no more is written than that
+// holds, or what came earlier would push out what came last.
+void DiskCache::store_all() {
+  std::vector<SegmentId> ids = cache_.segments().ids();
+  std::ranges::sort(ids, std::greater<>());
+  std::unordered_map<OwnerId, int64_t> left;
+  for (const SegmentId id : ids) {
+    const CachedSegment& segment = *cache_.segments().find(id);
+    const OwnerId owner = owner_of(segment);
+    const auto [room, first] = left.try_emplace(owner, INT64_MAX);
+    const int64_t share = first ? tier_->part_of(cache_.tenant_of(owner)).share : 0;
+    if (share > 0) room->second = share - share / 64;  // the rest is for records
+    if (segment.count * token_bytes_ > room->second) continue;
+    copied_ = 0;
+    store(id, Queue::kWait);
+    room->second -= copied_;
+  }
+}
 
 void DiskCache::keep(SegmentId id) {
   copied_ = 0;
@@ -179,6 +207,7 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
   piece.id = stored;
   piece.maker = maker_;
   piece.domain = *cache_.index().domain_digest(info.domain);
+  piece.owner = tier_->owner(cache_.tenant_of(owner_of(segment)));
   piece.exact = info.exact;
   piece.prefix = behind != nullptr;
   if (behind && behind->segment != 0) {

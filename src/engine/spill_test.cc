@@ -32,6 +32,16 @@ class RecordingTier : public Tier {
   Status flush() override { return {}; }
   int64_t bytes() const override { return 0; }
   int64_t pieces() const override { return 0; }
+  // A tenant's owner begins as its name; "small" has a share of so many bytes.
+  std::optional<Digest> owner(std::string_view tenant) const override {
+    if (!owners || tenant.empty()) return std::nullopt;
+    Digest out{};
+    std::ranges::copy(tenant, out.begin());
+    return out;
+  }
+  Part part_of(std::string_view tenant) const override { return {0, tenant == "small" ? share : 0}; }
+  bool owners = true;
+  int64_t share = 0;
   // One shared with others, from whom this comes.
   void hears(News news) {
     const std::lock_guard lock(mutex_);
@@ -112,6 +122,45 @@ TEST_F(SpillTest, AnEvictionCopiesNoMoreThanItMay) {
 TEST_F(SpillTest, TheEndWritesAll) {
   store->finish();
   EXPECT_EQ(sizes(tier->put_so_far()), (std::vector<int32_t>{250, 250, 100}));
+}
+
+TEST_F(SpillTest, APieceIsItsTenants) {
+  tenant = "mine";
+  domains = cache->domains({.tenant = tenant}, "mend");
+  const SegmentId own = ask(prompt).published.segments.at(0);
+  ASSERT_NE(own, id);
+  store->copy_at_once(1 << 30);
+  store->keep(id);
+  store->keep(own);
+  tier->owners = false;
+  domains = cache->domains({.tenant = tenant, .salt = "salt"}, "mend");
+  store->keep(ask(prompt).published.segments.at(0));
+  store->finish();
+  const std::vector<StoredPiece> put = tier->put_so_far();
+  ASSERT_EQ(put.size(), 3u);
+  EXPECT_EQ(put[0].owner, std::nullopt) << "nobody's";
+  tier->owners = true;
+  EXPECT_EQ(put[1].owner, tier->owner("mine"));
+  EXPECT_EQ(put[2].owner, std::nullopt) << "power: a tier that keeps no owners gets none";
+}
+
+// At the end more would be written than a tenant's share holds: what came last is what stays.
+TEST_F(SpillTest, TheEndWritesWhatATenantsShareHolds) {
+  for (const bool shared : {true, false}) {
+    begin({});
+    tenant = "small";
+    domains = cache->domains({.tenant = tenant, .salt = shared ? "a" : "b"}, "mend");
+    for (int i = 0; i < 3; ++i) ask(text(10 + i, 100));
+    if (shared) tier->share = 250 * kShape.token_bytes();
+    store->finish();
+    std::vector<int32_t> sizes;
+    for (const StoredPiece& piece : tier->put_so_far()) {
+      if (piece.owner && piece.domain == *cache->index().domain_digest(domains.exact)) sizes.push_back(piece.tokens[0]);
+    }
+    std::vector<int32_t> wanted{text(12, 1)[0], text(11, 1)[0]};
+    if (!shared) wanted.push_back(text(10, 1)[0]);
+    EXPECT_EQ(sizes, wanted) << "power: all without a share";
+  }
 }
 
 // What goes on in the middle of a segment is stored behind the part in which it goes on.
