@@ -309,6 +309,7 @@ void add_serve(Program& program) {
     if (!tenants->empty()) options->server.tenants = value_or_fail(read_tenants(*tenants));
     for (const TenantOptions& tenant : options->server.tenants) {
       if (tenant.pool_share > 0) options->engine.pool_shares[tenant.name] = tenant.pool_share;
+      if (tenant.disk_share > 0) options->engine.disk_shares[tenant.name] = tenant.disk_share;
     }
     options->server.allow_policies = split_commas(*policies);
     serve(*options);

@@ -135,6 +135,13 @@ void add_pool(Page& page, const EngineStats& s, int64_t pool_bytes) {
   each("kvilt:kv_tenant_share_bytes", "A tenant's share of the KV pool; 0: it has none of its own.",
        &TenantPool::share);
   each("kvilt:kv_tenant_pinned_bytes", "A tenant's part of kv_cache_pinned_bytes.", &TenantPool::pinned);
+  const auto on_disk = [&](const char* name, const char* help, int64_t TenantPool::*of) {
+    for (const TenantPool& pool : s.tenant_pools)
+      page.gauge(name, help, static_cast<double>(pool.*of), {{"tenant", pool.tenant}});
+  };
+  on_disk("kvilt:disk_tenant_bytes", "What a tenant has in the folder of --cache-dir.", &TenantPool::disk_bytes);
+  on_disk("kvilt:disk_tenant_share_bytes", "The most that it may have there; 0: it has no share of its own.",
+          &TenantPool::disk_share_bytes);
 }
 
 void add_engine(Page& page, const EngineStats& s) {

@@ -100,26 +100,24 @@ void tokenizer_info(const Call& call, httplib::Response& response) {
                         {"model_max_length", info.context}});
 }
 
-// In bytes; of a tenant that has not asked yet, nothing.
-Json pool_json(const Engine& engine, const EngineStats& stats, const std::string& tenant) {
-  const auto known = std::ranges::find(stats.tenant_pools, tenant, &TenantPool::tenant);
+// In bytes; of a tenant that has no share and has not asked yet, nothing.
+Json tenant_json(const Engine& engine, const EngineStats& stats, const Tenant& tenant) {
+  const auto known = std::ranges::find(stats.tenant_pools, tenant.name(), &TenantPool::tenant);
   const TenantPool pool = known == stats.tenant_pools.end() ? TenantPool{} : *known;
   const int64_t page = engine.info().kv_pool_bytes / std::max<int64_t>(1, stats.kv_pages);
-  return {{"bytes", pool.held * page}, {"share_bytes", pool.share * page}, {"pinned_bytes", pool.pinned * page}};
-}
-
-Json tenant_json(const Tenant& tenant, Json pool) {
   const Tenant::Counts counts = tenant.counts();
-  return {{"name", tenant.name()},
-          {"running", counts.running},
-          {"requests", counts.requests},
-          {"refused", counts.refused},
-          {"prompt_tokens", counts.prompt_tokens},
-          {"cached_tokens", counts.cached},
-          {"completion_tokens", counts.generated},
-          {"max_requests", tenant.max_requests()},
-          {"requests_per_minute", tenant.requests_per_minute()},
-          {"pool", std::move(pool)}};
+  return {
+      {"name", tenant.name()},
+      {"running", counts.running},
+      {"requests", counts.requests},
+      {"refused", counts.refused},
+      {"prompt_tokens", counts.prompt_tokens},
+      {"cached_tokens", counts.cached},
+      {"completion_tokens", counts.generated},
+      {"max_requests", tenant.max_requests()},
+      {"requests_per_minute", tenant.requests_per_minute()},
+      {"pool", {{"bytes", pool.held * page}, {"share_bytes", pool.share * page}, {"pinned_bytes", pool.pinned * page}}},
+      {"disk", {{"bytes", pool.disk_bytes}, {"share_bytes", pool.disk_share_bytes}}}};
 }
 
 // The caller's own; an admin's answer has all.
@@ -128,8 +126,7 @@ void list_tenants(const Tenants& tenants, const Call& call, httplib::Response& r
   const Caller& caller = call.caller;
   const EngineStats stats = call.engine().stats();
   for (const auto& tenant : tenants.all()) {
-    if (caller.admin || tenant == caller.tenant)
-      data.push_back(tenant_json(*tenant, pool_json(call.engine(), stats, tenant->name())));
+    if (caller.admin || tenant == caller.tenant) data.push_back(tenant_json(call.engine(), stats, *tenant));
   }
   reply_json(response, {{"object", "list"}, {"data", std::move(data)}});
 }

@@ -41,6 +41,7 @@ struct TenantOptions {
   int max_requests = 0;         // answers that are made or wait at once; more get 429. 0: no limit
   int requests_per_minute = 0;  // 0: no limit
   float pool_share = 0;         // of the KV pool (EngineOptions::pool_shares); 0: it has none of its own
+  float disk_share = 0;         // of the folder on disk (EngineOptions::disk_shares); 0: it has none of its own
 };
 
 // From a file (docs/formats/tenants.md). Errors name the field.

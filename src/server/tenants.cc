@@ -102,10 +102,16 @@ Status check_tenants(const ServerOptions& options) {
                  "--open-metrics and --tenants exclude each other: the numbers tell of all tenants; give who "
                  "reads them an admin's key");
   std::set<std::string> names, keys;
-  double shares = 0;
-  for (const TenantOptions& tenant : options.tenants) shares += tenant.pool_share;
-  if (shares > 1 + 1e-6)
-    return error(kWrong, "pool_share: the tenants' shares make {:.3g} together; they share one pool", shares);
+  double pool = 0, disk = 0;
+  for (const TenantOptions& tenant : options.tenants) {
+    pool += tenant.pool_share;
+    disk += tenant.disk_share;
+  }
+  constexpr double kAll = 1 + 1e-6;
+  if (pool > kAll)
+    return error(kWrong, "pool_share: the tenants' shares make {:.3g} together; they share one pool", pool);
+  if (disk > kAll)
+    return error(kWrong, "disk_share: the tenants' shares make {:.3g} together; they share one folder", disk);
   for (const TenantOptions& tenant : options.tenants) {
     if (is_reserved_tenant(tenant.name))
       return error(kWrong, "a tenant is named '{}', which the server uses for itself", tenant.name);

@@ -5,7 +5,8 @@
 // Invariants: keys are kept as BLAKE2b-256 only, and looked up by that. Without any key there is one tenant, with
 //             an empty name, and every caller is its admin.
 // Threads:    Tenant: all methods from any thread. Tenants is constant after construction.
-// Not here:   turns at the engine (sched/turns.h), shares of the pool (kv/idle_extents.h).
+// Not here:   turns at the engine (sched/turns.h), shares of the pool (kv/idle_extents.h) and of
+//             the folder on disk (tier/disk_shares.h).
 #pragma once
 
 #include <atomic>

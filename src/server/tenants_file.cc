@@ -71,7 +71,8 @@ ApiResult<TenantOptions> read_tenant(const Json& json, const std::string& path) 
   fields.integer("max_requests", 0, kMaxLimit, &out.max_requests);
   fields.integer("requests_per_minute", 0, kMaxLimit, &out.requests_per_minute);
   fields.number("pool_share", 0, 1, &out.pool_share);
-  refuse_others(json, {"name", "keys", "max_requests", "requests_per_minute", "pool_share"}, fields);
+  fields.number("disk_share", 0, 1, &out.disk_share);
+  refuse_others(json, {"name", "keys", "max_requests", "requests_per_minute", "pool_share", "disk_share"}, fields);
   if (is_reserved_tenant(out.name)) {
     fields.fail("name", fmt::format("is {}, which the server uses for itself: choose another", out.name));
   } else if (!is_tenant_name(out.name))

@@ -108,6 +108,7 @@ TEST(TenantsOverHttp, OnlyAdminsClearAndSeeOthers) {
   ASSERT_EQ(own.size(), 1u);
   EXPECT_EQ(own[0]["name"], "blue");
   EXPECT_TRUE(own[0]["pool"].contains("share_bytes"));
+  EXPECT_TRUE(own[0]["disk"].contains("share_bytes"));
   EXPECT_EQ(Json::parse(get("/v1/tenants", "red's admin")->body)["data"].size(), 2u);
 }
 
@@ -149,13 +150,15 @@ class TenantsFile : public testing::Test {
 TEST_F(TenantsFile, KeysAndTheirHashesAreTheSame) {
   // printf %s 'sixteen-bytes-or-more' | b2sum -l 256
   const auto read_of = read(R"({"tenants": [{"name": "a", "keys": [{"key": "sixteen-bytes-or-more", "role": "admin"}],
-    "max_requests": 3, "requests_per_minute": 60, "pool_share": 0.25}, {"name": "b", "keys": [{"blake2b":
+    "max_requests": 3, "requests_per_minute": 60, "pool_share": 0.25, "disk_share": 0.5}, {"name": "b", "keys": [{"blake2b":
     "845e79088de37b32029416f877cfc6b1ef4dcd2a25993529e4f5c74e7e638908"}]}]})");
   ASSERT_TRUE(read_of.ok()) << read_of.error().message;
   EXPECT_EQ((*read_of)[0].max_requests, 3);
   EXPECT_EQ((*read_of)[0].requests_per_minute, 60);
   EXPECT_EQ((*read_of)[0].pool_share, 0.25F);
   EXPECT_EQ((*read_of)[1].pool_share, 0);
+  EXPECT_EQ((*read_of)[0].disk_share, 0.5F);
+  EXPECT_EQ((*read_of)[1].disk_share, 0);
   EXPECT_TRUE((*read_of)[0].keys[0].admin);
   EXPECT_FALSE((*read_of)[1].keys[0].admin);
   EXPECT_EQ((*read_of)[0].keys[0].blake2b, (*read_of)[1].keys[0].blake2b);
@@ -188,7 +191,9 @@ TEST_F(TenantsFile, WhatIsWrongIsNamed) {
       {tenant(R"("name": "a", "limit": 3, "keys": [)" + good + "]"), "tenants[0].limit: is not known"},
       {tenant(R"("name": "a", "max_requests": -1, "keys": [)" + good + "]"), "tenants[0].max_requests"},
       {tenant(R"("name": "a", "pool_share": 1.5, "keys": [)" + good + "]"), "tenants[0].pool_share"},
-      {tenant(R"("name": "a", "pool_share": "half", "keys": [)" + good + "]"), "tenants[0].pool_share"}};
+      {tenant(R"("name": "a", "pool_share": "half", "keys": [)" + good + "]"), "tenants[0].pool_share"},
+      {tenant(R"("name": "a", "disk_share": 1.5, "keys": [)" + good + "]"), "tenants[0].disk_share"},
+      {tenant(R"("name": "a", "disk_shares": 0.5, "keys": [)" + good + "]"), "tenants[0].disk_shares: is not known"}};
   for (const auto& [text, words] : cases) {
     const auto read_of = read(text);
     ASSERT_FALSE(read_of.ok()) << text;
@@ -213,6 +218,10 @@ TEST_F(TenantsFile, WhatIsWrongIsNamed) {
   shares.tenants[0].pool_share = .6F, shares.tenants[1].pool_share = .5F;
   EXPECT_NE(check_tenants(shares).error().message.find("pool_share"), std::string::npos);
   shares.tenants[1].pool_share = .4F;
+  EXPECT_TRUE(check_tenants(shares).ok()) << "power";
+  shares.tenants[0].disk_share = .6F, shares.tenants[1].disk_share = .5F;
+  EXPECT_NE(check_tenants(shares).error().message.find("disk_share"), std::string::npos);
+  shares.tenants[1].disk_share = .4F;
   EXPECT_TRUE(check_tenants(shares).ok()) << "power";
 }
 

@@ -149,6 +149,35 @@ def test_what_is_not_published_nobody_finds(server):
     assert [prefix(False), prefix(False), prefix(True), prefix(False)] == [0, 0, 0, len(prompt) - 1]
 
 
+@pytest.mark.parametrize("share", [0.5, 0])
+def test_a_tenant_keeps_its_share_of_the_folder(tmp_path, share):
+    file, folder = tmp_path / "tenants.json", tmp_path / "cache"
+    file.write_text(json.dumps({"tenants": [
+        {"name": "one", "disk_share": share, "keys": [{"key": KEYS["one"]}]},
+        {"name": "two", "keys": [{"key": KEYS["two"]}]},
+        {"name": "house", "keys": [{"key": KEYS["admin"], "role": "admin"}]}]}))
+    flags = ["--tenants", str(file), "--cache-dir", str(folder), "--cache-disk", "4MiB", "--kv-type", "bf16"]
+    texts = [[10 + i] + [3 + (7 * j * j + i) % 900 for j in range(699)] for i in range(8)]  # about 1 MiB each
+
+    def turn(who, prompts):
+        with Serve(PROBE, *flags).ready() as server:
+            found = [ask(server, who, prompt, "prefix")[0]["kvilt"]["disk"] for prompt in prompts]
+            disks = {tenant["name"]: tenant["disk"] for tenant in account(server, "admin")["data"]}
+            metrics = call(server, "admin", "GET", "/metrics")[1]
+            server.process.terminate()
+            server.process.wait()
+        return found, disks, metrics
+
+    turn("one", texts[:1])
+    turn("two", texts[1:])
+    found, disks, metrics = turn("one", texts[:1])
+    assert (found[0] > 0) == (share > 0), "power: without a share age decides"
+    assert disks["one"]["share_bytes"] == int(share * (4 << 20))
+    assert (disks["one"]["bytes"] > 1 << 20) == (share > 0)
+    line = next(line for line in metrics.splitlines() if line.startswith("kvilt:disk_tenant_bytes{") and 'tenant="one"' in line)
+    assert float(line.split()[-1]) == disks["one"]["bytes"]
+
+
 def test_the_start_says_who_shares_the_cache(server):
     assert any("3 tenants: none finds what another left in the cache" in line for line in server.lines)
     for flags, words in [((), "one tenant, no key needed: all callers share the cache"),
