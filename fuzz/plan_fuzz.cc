@@ -55,6 +55,7 @@ Stage stage(Bytes& in, int L) {
     sight.keys = in.small(2) == 0 ? sight.rows : in.runs();
     out.sights.push_back(sight);
   }
+  if (in.small(4) == 0) out.far = {in.any(), in.any(), in.any()};
   return out;
 }
 
@@ -97,6 +98,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (in.small(4) == 0) plan.keep.push_back({AnnexOf::kHiddenInt8, in.any()});
   const Status valid = validate(plan, config, known);
   if (!valid.ok()) return 0;
+  if (const auto& far = plan.stages.back().far)
+    CHECK(0 <= far->before && far->before <= far->rows && far->rows <= plan.prompt_len && far->distance >= 0);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     walk(plan, plan.stages[s], config);
     if (plan.prompt_len <= 512) picture(plan, static_cast<int>(s), 3);

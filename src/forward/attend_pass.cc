@@ -14,6 +14,12 @@ bool counts(const Chunk& chunk, int layer) {
   return chunk.stage == &chunk.plan->stages.back() && layer != chunk.band->layer_end;
 }
 
+// Such keys are read, each of one head.
+void add_cost(Chunk& chunk, const VisibleKeys::Cost& cost) {
+  chunk.work.attention_flops += cost.flops;
+  chunk.work.bytes += 2.0 * cost.keys * static_cast<double>(chunk.kv->shape().row_bytes());
+}
+
 }  // namespace
 
 void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<float> q, Mat<float> out) {
@@ -37,10 +43,11 @@ void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<
   for (size_t t = 0; t < lists_.tasks.size(); ++t) {
     const size_t first = lists_.span_first[t], last = lists_.span_first[t + 1];
     if (first < last) lists_.tasks[t].spans = std::span(lists_.spans).subspan(first, last - first);
-    if (!probing && !lse_wanted && !sparse_.skips()) lists_.tasks[t].lse = nullptr;
+    if (!probing && !lse_wanted && !sparse_.skips() && !far_.joins()) lists_.tasks[t].lse = nullptr;
   }
   const DType kv_type = chunks[0].kv->shape().dtype;
   model_.backend().attend(model_.attend_shape(kv_type), lists_.tasks, pool_);
+  far_.join();
   if (probing) probe(chunks, at.layer, rows);
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (rows.size(i) == 0 || !counts(chunks[i], at.layer)) continue;
@@ -51,6 +58,7 @@ void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<
   sparse_.join_skipped(kv_type);
   sparse_.clear();
   visible_.clear();
+  far_.clear();
 }
 
 // Chunk i's rows.
@@ -82,6 +90,7 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
   const int group = c.H / c.G;
   const int64_t first = batch.rows.first[i], rows = batch.rows.size(i);
   const std::span<const int32_t> pos = batch.rows.pos_of(i);
+  if (sees_far(chunk, layer)) return add_far(chunk, i, layer, batch);
   if (chunk.stage->hides_at(layer)) return add_visible(chunk, i, layer, batch);
   if (!chunk.stage->sights.empty()) return add_sights(chunk, i, layer, batch);
   const bool sparse = chunk.plan->sparse && chunk.stage == &chunk.plan->stages.back();
@@ -131,8 +140,37 @@ void AttendPass::add_visible(Chunk& chunk, size_t i, int layer, const Batch& bat
   VisibleKeys::Cost cost;
   lists_.seen[i] =
       visible_.add_tasks(chunk.stage->unseen[layer], *chunk.kv, rows_at(i, layer, batch), lists_.tasks, cost);
-  chunk.work.attention_flops += cost.flops;
-  chunk.work.bytes += 2.0 * cost.keys * static_cast<double>(chunk.kv->shape().row_bytes());
+  add_cost(chunk, cost);
+  lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
+}
+
+// Whether rows of the chunk may see keys at one distance. At a cut those of its probes find them where they are.
+bool AttendPass::sees_far(const Chunk& chunk, int layer) const {
+  const auto& far = chunk.stage->far;
+  return far && far->before > 0 && counts(chunk, layer) && model_.config().window_at(layer) < 0;
+}
+
+// add_tasks() where rows see keys at one distance: the rows before such ones, then these over near keys and far ones.
+void AttendPass::add_far(Chunk& chunk, size_t i, int layer, const Batch& batch) {
+  static const Runs kNone;
+  const FarKeys& far = *chunk.stage->far;
+  const Runs& unseen = chunk.stage->hides_at(layer) ? chunk.stage->unseen[layer] : kNone;
+  const RowsAt rows = rows_at(i, layer, batch);
+  const int64_t all = std::ssize(rows.pos), group = model_.config().H / model_.config().G;
+  const int64_t first = std::ranges::lower_bound(rows.pos, far.rows) - rows.pos.begin();
+  const auto add_seen = [&](int64_t begin, int64_t end, const Runs& hidden) {
+    VisibleKeys::Cost cost;
+    visible_.add_tasks(hidden, *chunk.kv, rows.part(begin, end, group), lists_.tasks, cost);
+    add_cost(chunk, cost);
+  };
+  if (first > 0) add_seen(0, first, unseen);
+  if (first < all) {
+    const Runs border{{0, far.before}};
+    add_seen(first, all, unite(unseen, border));
+    const FarRows::Keys keys{subtract(border, unseen), far.distance};
+    if (!keys.positions.empty())
+      add_cost(chunk, far_.add_tasks(keys, *chunk.kv, rows.part(first, all, group), lists_.tasks));
+  }
   lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
 }
 
@@ -147,8 +185,7 @@ void AttendPass::add_sights(Chunk& chunk, size_t i, int layer, const Batch& batc
     VisibleKeys::Cost cost;
     visible_.add_tasks(unseen, *chunk.kv, rows.part(begin, end, model_.config().H / model_.config().G), lists_.tasks,
                        cost);
-    chunk.work.attention_flops += cost.flops;
-    chunk.work.bytes += 2.0 * cost.keys * static_cast<double>(chunk.kv->shape().row_bytes());
+    add_cost(chunk, cost);
   }
   lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
 }

@@ -11,6 +11,7 @@
 
 #include "forward/batch_rows.h"
 #include "forward/chunk.h"
+#include "forward/far_rows.h"
 #include "forward/prepared_model.h"
 #include "forward/probes.h"
 #include "forward/sparse_rows.h"
@@ -21,7 +22,7 @@ namespace kvilt {
 class AttendPass {
  public:
   AttendPass(const PreparedModel& model, ThreadPool& pool)
-      : model_(model), pool_(pool), probes_(model, pool), sparse_(model, pool), visible_(model) {}
+      : model_(model), pool_(pool), probes_(model, pool), sparse_(model, pool), visible_(model), far_(model) {}
 
   struct At {
     int layer = 0;
@@ -34,6 +35,7 @@ class AttendPass {
     lists_ = {};
     sparse_.clear();
     visible_.release();
+    far_.release();
   }
 
  private:
@@ -46,7 +48,9 @@ class AttendPass {
   void find_masks(const Chunk& chunk, int layer);
   void choose(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch);
+  bool sees_far(const Chunk& chunk, int layer) const;
   void add_visible(Chunk& chunk, size_t i, int layer, const Batch& batch);
+  void add_far(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void add_sights(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void probe(std::span<Chunk> chunks, int layer, const BatchRows& rows);
   void measure_held(Chunk& chunk, size_t i, int layer, const Batch& batch);
@@ -58,6 +62,7 @@ class AttendPass {
   ProbePass probes_;
   SparseRows sparse_;
   VisibleKeys visible_;
+  FarRows far_;
   struct Lists {  // kept from call to call
     std::vector<KvSpan> spans;
     std::vector<size_t> span_first;  // task t's spans are [span_first[t], span_first[t + 1]), if it has none of its own

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "forward/join_attention.h"
+
 namespace kvilt {
 
 SparseCost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, const RowsAt& rows, std::span<const int> heads,
@@ -129,12 +131,9 @@ void SparseRows::join_skipped(DType kv_type) {
     for (int64_t r = 0; r < std::ssize(mean.ranks); ++r) {
       for (int64_t h = 0; h < group; ++h) {
         float& lse = mean.seen.lse[r * group + h];
-        const float other = mean.lse[r * group + h] + mean.log_count + correction(mean, h), most = std::max(lse, other);
-        const float w = std::exp(lse - most), v = std::exp(other - most), sum = w + v;
-        float* out = mean.seen.out + r * mean.seen.out_stride + h * c.E;
-        const float* skipped = mean.out.data() + (r * group + h) * c.E;
-        for (int e = 0; e < c.E; ++e) out[e] = (w * out[e] + v * skipped[e]) / sum;
-        lse = most + std::log(sum);
+        const float other = mean.lse[r * group + h] + mean.log_count + correction(mean, h);
+        join_attention(mean.seen.out + r * mean.seen.out_stride + h * c.E, lse, mean.out.data() + (r * group + h) * c.E,
+                       other, c.E);
       }
     }
   }

@@ -56,7 +56,7 @@ Runs probe_rows(const Stage& stage, int layer) {
 
 bool Plan::narrowed() const {
   const auto narrow_stage = [](const Stage& stage) {
-    return stage.ffn.has_value() || !stage.keeps_placed.empty() || !stage.unseen.empty();
+    return stage.ffn.has_value() || !stage.keeps_placed.empty() || !stage.unseen.empty() || stage.far;
   };
   if (std::ranges::any_of(stages, narrow_stage)) return true;
   const auto narrow = [this](uint16_t view) { return !views[view].all(); };
@@ -69,8 +69,8 @@ bool Plan::only_windows(int32_t from) const {
   const Stage& stage = stages[0];
   const std::vector<Runs> all{{{from, prompt_len}}};
   return stage.sets == all && stage.cuts.empty() && stage.probes.empty() && stage.entries.empty() && !stage.carry &&
-         !stage.ffn && stage.keeps_placed.empty() && stage.unseen.empty() && stage.sights.empty() && !stage.fate &&
-         stage.ahead == 0 && !stage.discard;
+         !stage.ffn && stage.keeps_placed.empty() && stage.unseen.empty() && !stage.far && stage.sights.empty() &&
+         !stage.fate && stage.ahead == 0 && !stage.discard;
 }
 
 Stage uniform_stage(const Runs& write, int layer_end) {
@@ -274,6 +274,25 @@ Status validate_keys(const Plan& plan, const ModelConfig& config, size_t s) {
   return {};
 }
 
+// Keys at one distance. A probe that looks finds keys where they are: at a cut, where rows attend for nothing else.
+Status validate_far(const Plan& plan, size_t s) {
+  const Stage& stage = plan.stages[s];
+  if (!stage.far) return {};
+  const FarKeys& far = *stage.far;
+  if (s + 1 < plan.stages.size()) return broken(s, 0, "keys at one distance are of the last stage");
+  if (far.before < 0 || far.rows < far.before || far.rows > plan.prompt_len || far.distance < 0)
+    return broken(s, 0, "keys at one distance come before the rows that see them, and these begin in the prompt");
+  if (!plan.head_view.empty() || !plan.views[0].all() || plan.sparse || plan.decode || !stage.sights.empty())
+    return broken(s, 0, "keys at one distance go with neither views nor sights nor a sparse or a decode rule");
+  for (const ProbeSpec& probe : stage.probes) {
+    for (const int layer : probe.layers) {
+      if (looks(probe.estimator) && !is_cut(stage, layer))
+        return broken(s, layer, "where keys are at one distance, probes look at cuts only");
+    }
+  }
+  return {};
+}
+
 // What a stage has besides layers: heads that keep, a carry, an ffn rule.
 Status validate_extras(const Stage& stage, const ModelConfig& config, size_t s, const Runs& known) {
   if (!stage.keeps_placed.empty() &&
@@ -336,6 +355,7 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
     KVILT_TRY(validate_extras(stage, config, s, known));
     KVILT_TRY(validate_keys(plan, config, s));
     KVILT_TRY(validate_sights(plan, s, known));
+    KVILT_TRY(validate_far(plan, s));
     KVILT_TRY(validate_ahead(plan, config, s));
     KVILT_TRY(validate_bands(plan, config, s));
   }

@@ -131,6 +131,12 @@ struct Sight {
   Runs rows, keys;
 };
 
+// Rows at positions from `rows` on see the keys before `before` as if each were `distance` positions back, wherever it
+// is: InfLLM's single angle. In layers that the model narrows to a window all keys stay where they are.
+struct FarKeys {
+  int32_t rows = 0, before = 0, distance = 0;
+};
+
 struct Stage {
   int layer_end = 0;       // layers [0, layer_end) run in full; L except for a stage that only probes
   std::vector<Runs> sets;  // distinct write sets
@@ -150,6 +156,7 @@ struct Stage {
   // By layer, positions whose keys no row of the stage sees, and of the last stage no row of the answer. None of its own
   // rows. Empty: there are none.
   std::vector<Runs> unseen;
+  std::optional<FarKeys> far;  // of the last stage, and of the answer's rows as of its own; none: no key is moved
   std::vector<Sight>
       sights;  // of placed positions, none in two of them; all other rows see what the rest of the plan says
   std::optional<Fate> fate;  // none: what was computed is stored
@@ -185,9 +192,10 @@ struct Plan {
   // it (kv/annex.h).
   std::vector<AnnexKind> keep;
 
-  // True if some rows see less than in a dense pass by a view or a stage's unseen keys, or do not run the FFN: nothing
-  // of it serves others. Not of a sparse rule: such a prompt serves as a chain (PromptLayout::dense). Nor of sights: their
-  // rows are of pieces, and what a policy leaves of those serves itself alone.
+  // True if some rows see less than in a dense pass by a view or a stage's unseen keys, or see keys where they are not,
+  // or do not run the FFN: nothing of it serves others. Not of a sparse rule: such a prompt serves as a chain
+  // (PromptLayout::dense). Nor of sights: their rows are of pieces, and what a policy leaves of those serves itself
+  // alone.
   bool narrowed() const;
   // True if it computes all rows of [from, T) as a dense pass does, but for what its heads' windows show. Then the KV of
   // a prompt is that of every longer one's beginning, and a session holds all of it.

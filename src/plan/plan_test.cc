@@ -121,6 +121,7 @@ TEST(Plan, OnlyWindowsIsSaidOfWindowsAlone) {
   EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].ffn.emplace(); }));
   EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].carry.emplace(); }));
   EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].unseen.resize(4); }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].far.emplace(); }));
   EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].keeps_placed.resize(8); }));
   EXPECT_FALSE(said_with([](Plan& p) { p.views[1].dense_last_rows = 1; }));
   EXPECT_FALSE(said_with([](Plan& p) { p.decode.emplace(); }));
@@ -163,6 +164,50 @@ TEST(Plan, ValidateKnowsEntriesAndWhatIsKept) {
   EXPECT_FALSE(broken([](Plan& p, RowEntry&) { p.keep = {{AnnexOf::kHiddenF32, 3}}; }));
   EXPECT_TRUE(broken([](Plan& p, RowEntry&) { p.keep = {{AnnexOf::kHiddenF32, 4}}; }));
   EXPECT_TRUE(broken([](Plan& p, RowEntry&) { p.keep = {{AnnexOf::kHiddenF32, 0}}; }));
+}
+
+TEST(Plan, ValidateKnowsFarKeys) {
+  const ModelConfig config = small_config(4);
+  const auto broken = [&](FarKeys far, auto change) {  // 10 and 11 are the question's rows, which probe at the cut
+    Plan plan = cut_plan();
+    plan.stages[0].far = far;
+    change(plan);
+    return !validate(plan, config, {{0, 10}}).ok();
+  };
+  const auto alone = [](Plan&) {};
+  ASSERT_FALSE(broken({10, 6, 4}, alone));
+  EXPECT_FALSE(broken({10, 10, 0}, alone));
+  EXPECT_FALSE(broken({12, 0, 100}, alone)) << "rows of the answer only, and no key";
+  EXPECT_TRUE(broken({13, 6, 4}, alone)) << "outside the prompt";
+  EXPECT_TRUE(broken({10, 11, 4}, alone)) << "10 would see itself elsewhere";
+  EXPECT_TRUE(broken({10, -1, 4}, alone));
+  EXPECT_TRUE(broken({10, 6, -1}, alone));
+  const FarKeys far{10, 6, 4};
+  EXPECT_TRUE(broken(far, [](Plan& p) { p.stages.push_back(cut_plan().stages[0]); })) << "not the last stage";
+  EXPECT_FALSE(broken(far, [](Plan& p) { p.stages.insert(p.stages.begin(), cut_plan().stages[0]); }));
+  const auto probes = [](Estimator estimator, int layer) {
+    return [=](Plan& p) { p.stages[0].probes = {{estimator, {layer}, {{10, 12}}}}; };
+  };
+  EXPECT_TRUE(broken(far, probes(Estimator::kColumnSum, 1))) << "it looks where keys are moved";
+  EXPECT_TRUE(broken(far, probes(Estimator::kColumnSum, 3)));
+  EXPECT_FALSE(broken(far, probes(Estimator::kColumnSum, 2)));
+  EXPECT_FALSE(broken(far, probes(Estimator::kValueChange, 1))) << "it does not look";
+  EXPECT_TRUE(broken(far, [](Plan& p) { p.head_view.assign(8, 0); }));
+  EXPECT_TRUE(broken(far, [](Plan& p) { p.views[0].window = 5; }));
+  EXPECT_TRUE(broken(far, [](Plan& p) { p.sparse.emplace(); }));
+  EXPECT_TRUE(broken(far, [](Plan& p) { p.decode.emplace(); }));
+  EXPECT_TRUE(broken(far, [](Plan& p) {
+    p.stages[0].probes.clear();
+    p.stages[0].sights = {{{{2, 4}}, {{0, 4}}}};
+  }));
+  EXPECT_FALSE(broken(far, [](Plan& p) { p.stages[0].unseen.assign(4, {{1, 3}}); }));
+}
+
+TEST(Plan, AMovedKeyNarrowsThePlan) {
+  Plan plan = dense(8, 4);
+  EXPECT_FALSE(plan.narrowed());
+  plan.stages[0].far = {.rows = 6, .before = 3, .distance = 2};
+  EXPECT_TRUE(plan.narrowed());
 }
 
 TEST(Plan, ValidateNamesEveryBrokenRule) {

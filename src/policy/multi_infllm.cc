@@ -1,5 +1,7 @@
 // policy/multi_infllm.cc: Multi-InfLLM: the documents' cached KV as one long context, of which a question reads the
 // beginning, the end, and in every layer the blocks whose mean key its mean query meets best. Nothing is recomputed.
+// Angle:   keys keep their positions; with angle=single the question finds all keys before the end as far back as the
+//          end is long (Stage::far).
 // Source:  InfLLM (arXiv:2402.04617); over several documents: the baseline of SamKV's paper, docs/papers.md#multi-infllm.
 // Stages:  1. each document by itself where nothing is stored of it (document_stage.h): mean keys of its blocks.
 //          2. Layer 0 up to its cut: the question's queries. 3. The other layers, with a cut at each.
@@ -14,7 +16,8 @@ namespace {
 
 struct InfLLMParams {
   int32_t init = 128, local = 4096, block = 128, topk = 16;
-  double keep = 0;  // > 0: topk follows from it
+  double keep = 0;            // > 0: topk follows from it
+  bool single_angle = false;  // the question sees what is before the last `local` positions at that distance
   BlockCut cut() const { return {.block = block, .initial = 0, .local = 0}; }
 };
 
@@ -41,10 +44,12 @@ class MultiInfLLM : public ReusePolicy {
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     const InfLLMContext in = context(layout);
     const Runs rows = rows_of_question(layout, question_in(layout));
-    if (std::cmp_less_equal(in.blocks.size(), in.topk)) return plan_for(layout, {uniform_stage(rows, config.L)});
+    Stage first = uniform_stage(rows, 0), others = uniform_stage(rows, config.L);
+    if (const int32_t before = in.question.begin - params_.local; params_.single_angle && before > 0)
+      others.far = {.rows = in.question.begin, .before = before, .distance = params_.local};
+    if (std::cmp_less_equal(in.blocks.size(), in.topk)) return plan_for(layout, {others});
     std::vector<Stage> stages;
     in.documents.add_stages(config, stages);
-    Stage first = uniform_stage(rows, 0), others = uniform_stage(rows, config.L);
     first.unseen.assign(static_cast<size_t>(config.L), in.middle);  // a cut's rows attend in vain: to little
     others.unseen = first.unseen;
     first.cuts = {0};
@@ -141,6 +146,7 @@ std::unique_ptr<ReusePolicy> make_multi_infllm(PolicyParams& p) {
   params.block = p.integer("block", 128, kLeastBlock, 1 << 16);
   params.topk = p.integer("topk", 16, 0, 1 << 24);
   params.keep = p.number("keep,budget", 0, 0, 1);
+  params.single_angle = p.choice("angle", "true", {"true", "single"}) == "single";
   return std::make_unique<MultiInfLLM>(params);
 }
 

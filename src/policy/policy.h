@@ -17,6 +17,7 @@
 //           attention fades with distance (kFade). kWeights is for head profiles. A new kind is an Estimator in
 //           plan/plan.h and a function in forward/probes.cc: CONTRIBUTING.md#a-probe.
 //   unseen  By layer, positions that no row of a stage sees, nor the answer after the last one.
+//   far     Keys that the last stage's rows see as if all were equally far back, and so does the answer.
 //   sights  Placed rows that see only some keys, while the others see all.
 //   fate    What is stored where a computed K or V has a placed twin: a mixture of both.
 //   cuts    A stage is cut at layer c: K and V of W(c) are stored, nothing has attended at c. refine() may then shrink

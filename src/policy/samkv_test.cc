@@ -264,6 +264,35 @@ TEST(MultiInfLLM, MeasuresMeanKeysAndChoosesOncePerLayer) {
   }
 }
 
+TEST(MultiInfLLM, ASingleAngleIsThatOfTheEnd) {
+  const ModelConfig config = model_of(3);
+  const auto plan_of = [&](std::map<std::string, std::string> params) {
+    params.insert({{"block", "8"}, {"init", "0"}, {"topk", "1"}, {"angle", "single"}});
+    const auto policy = std::move(make_policy("multi-infllm", params).value());
+    Plan plan = policy->plan(layout_of(), config);
+    EXPECT_TRUE(validate(plan, config, kKnown).ok());
+    for (const Stage& stage : plan.stages) EXPECT_TRUE(!stage.far || &stage == &plan.stages.back());
+    return plan;
+  };
+  const Plan plan = plan_of({{"local", "20"}});
+  ASSERT_TRUE(plan.stages.back().far);
+  EXPECT_EQ(plan.stages.back().far->rows, 53);
+  EXPECT_EQ(plan.stages.back().far->before, 33);
+  EXPECT_EQ(plan.stages.back().far->distance, 20);
+  EXPECT_EQ(plan.stages.back().unseen, plan_of({{"local", "20"}, {"angle", "true"}}).stages.back().unseen);
+  EXPECT_FALSE(plan_of({{"local", "20"}, {"angle", "true"}}).stages.back().far);
+  const Plan all = plan_of({{"local", "20"}, {"topk", "100"}});
+  EXPECT_EQ(all.stages.size(), 1u) << "nobody chooses";
+  EXPECT_TRUE(all.stages.back().far && all.narrowed());
+  EXPECT_FALSE(plan_of({{"local", "53"}}).stages.back().far) << "all is in the end";
+  EXPECT_FALSE(plan_of({{"local", "4096"}}).narrowed());
+  const auto wrong = make_policy("multi-infllm", {{"angle", "wide"}});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(wrong.error().message.find("angle"), std::string::npos) << wrong.error().message;
+  EXPECT_NE(wrong.error().message.find("single"), std::string::npos) << wrong.error().message;
+  EXPECT_FALSE(make_policy("samkv", {{"angle", "single"}}).ok());
+}
+
 TEST(SamKVPlan, ParametersAreChecked) {
   for (const auto& params : std::vector<std::map<std::string, std::string>>{
            {{"theta", "0.5"}}, {{"block", "4"}}, {{"keep", "2"}}, {{"decode", "snapkv"}}, {{"fate", "mix"}}}) {

@@ -13,6 +13,7 @@ void DecodeRow::take_views(const Plan& prefill) {
   plan.head_view = prefill.head_view;
   plan.head_class = prefill.head_class;
   unseen = prefill.stages.back().unseen;
+  far = prefill.stages.back().far;
 }
 
 void DecodeRow::set(Run rows, const ModelConfig& config) {
@@ -20,6 +21,7 @@ void DecodeRow::set(Run rows, const ModelConfig& config) {
   if (plan.stages.empty()) {
     plan.stages = {uniform_stage(Runs{rows}, config.L)};
     plan.stages[0].unseen = unseen;
+    plan.stages[0].far = far;
     band.layer_end = config.L;
     band.last = true;
     band.in.resize(config.L);

@@ -30,7 +30,8 @@ inline double seconds(Clock::time_point from, Clock::time_point to) {
 struct DecodeRow {
   Plan plan;
   Band band;
-  std::vector<Runs> unseen;  // as the prefill's last stage has it
+  std::vector<Runs> unseen;    // as the prefill's last stage has it
+  std::optional<FarKeys> far;  // the same
   void take_views(const Plan& prefill);
   void set(Run rows, const ModelConfig& config);
 };
