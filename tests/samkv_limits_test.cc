@@ -315,6 +315,40 @@ TEST_P(SamKVLimits, MultiInfLLMWithAllBlocksIsNaive) {
   expect_equal(by_chunk[0], by_chunk[1]);
 }
 
+TEST_P(SamKVLimits, MultiInfLLMsSingleAngleMovesWhatIsBeforeTheEnd) {
+  const Params few{{"init", "16"}, {"local", "20"}, {"block", "8"}, {"topk", "6"}};
+  const auto single = [](Params params) {
+    params["angle"] = "single";
+    return params;
+  };
+  std::vector<Outcome> by_chunk;
+  for (const int chunk : {512, 11}) {
+    const auto e = engine(chunk);
+    const Outcome naive = run(*e, "naive");
+    expect_equal(run(*e, "multi-infllm", single({})), naive);  // all is in the end
+    Params all = few;
+    all["topk"] = "1000";
+    expect_differ(run(*e, "multi-infllm", single(all)), naive);
+    const Outcome plain = run(*e, "multi-infllm", few), out = run(*e, "multi-infllm", single(few));
+    expect_equal(run(*e, "multi-infllm", single(few)), out);
+    expect_differ(out, plain);
+    EXPECT_NEAR(out.usage().kept, plain.usage().kept, 0.05);
+    EXPECT_EQ(out.usage().recomputed, 0);
+    by_chunk.push_back(out);
+    // Copied pieces have other bits, and no shift.
+    const Outcome copied = run(*engine(chunk, "copy", "f32"), "multi-infllm", single(all));
+    const Outcome placed = run(*engine(chunk, "zero-copy", "f32"), "multi-infllm", single(all));
+    EXPECT_LT(max_abs_difference(copied.completion.logits.first, placed.completion.logits.first), 2e-3);
+    EXPECT_GT(max_abs_difference(placed.completion.logits.first, naive.completion.logits.first), 2e-2) << "power";
+    // Side by side with others.
+    std::vector<Request> requests;
+    for (const Params& params : {single(few), few, single(all), all})
+      requests.push_back(unpublished(asked, "multi-infllm", params, 9));
+    expect_batched_equals_alone(*e, requests);
+  }
+  expect_equal(by_chunk[0], by_chunk[1]);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, SamKVLimits, testing::Values("reference", "auto"));
 
 }  // namespace
