@@ -349,6 +349,20 @@ TEST_P(SamKVLimits, MultiInfLLMsSingleAngleMovesWhatIsBeforeTheEnd) {
   expect_equal(by_chunk[0], by_chunk[1]);
 }
 
+// What its rows computed is of keys elsewhere, also where none is left out.
+TEST_P(SamKVLimits, OthersDoNotFindWhatTheSingleAngleLeaves) {
+  const std::vector<int32_t> fresh = tokens(300, 50);
+  for (const std::string angle : {"single", "true"}) {
+    const auto e = engine();
+    Request request = request_of(fresh, "multi-infllm", 8);
+    request.policy.params = {{"local", "20"}, {"angle", angle}};
+    const Outcome said = ask_ok(*e, std::move(request));
+    const Outcome next = ask_with(*e, join({fresh, said.ids, {5}}), "prefix");
+    EXPECT_EQ(next.usage().prefix > 0, angle == "true") << "power: 'true' is the dense pass here";
+    expect_equal(run(*e, "naive"), run(*engine(), "naive"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, SamKVLimits, testing::Values("reference", "auto"));
 
 }  // namespace
