@@ -695,5 +695,32 @@ TEST_F(SchedulerTest, ASessionIsNotImportedAgainInVain) {
   EXPECT_EQ(planned[2], 2);
 }
 
+// The answer's rows see keys as the prefill's last stage did, step after step.
+TEST(DecodeRow, SeesWhatTheLastStageSees) {
+  ModelConfig config;
+  config.L = 2;
+  Plan prefill;
+  prefill.prompt_len = 8;
+  prefill.stages = {uniform_stage(Runs{{0, 8}}, 2), uniform_stage(Runs{{4, 8}}, 2)};
+  prefill.stages[1].unseen.assign(2, Runs{{1, 2}});
+  prefill.stages[1].far = FarKeys{.rows = 6, .before = 3, .distance = 5};
+  DecodeRow row;
+  row.take_views(prefill);
+  for (int32_t pos = 8; pos < 10; ++pos) {
+    row.set({pos, pos + 1}, config);
+    const Stage& stage = row.plan.stages.back();
+    ASSERT_TRUE(stage.far) << pos;
+    EXPECT_EQ(stage.far->rows, 6);
+    EXPECT_EQ(stage.far->before, 3);
+    EXPECT_EQ(stage.far->distance, 5);
+    EXPECT_EQ(stage.unseen, prefill.stages[1].unseen);
+  }
+  DecodeRow plain;
+  prefill.stages.pop_back();
+  plain.take_views(prefill);
+  plain.set({8, 9}, config);
+  EXPECT_FALSE(plain.plan.stages.back().far) << "power";
+}
+
 }  // namespace
 }  // namespace kvilt
