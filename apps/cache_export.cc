@@ -57,6 +57,9 @@ void import_cache(const CarryFlags& flags) {
   std::printf("%lld pieces are new (%.1f MiB), %lld were there, %lld are damaged and were left out\n",
               static_cast<long long>(done->added), mib(done->bytes), static_cast<long long>(done->there),
               static_cast<long long>(done->damaged));
+  if (done->annexes_damaged > 0)
+    std::printf("the annexes of %lld pieces are damaged; they are computed anew when they are needed\n",
+                static_cast<long long>(done->annexes_damaged));
   std::fflush(stdout);
   if (done->stopped) fail("the rest was not imported: " + done->stopped->message);
   if (done->damaged > 0) fail(fmt::format("{}: {} pieces are damaged", flags.file, done->damaged));

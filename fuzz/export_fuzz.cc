@@ -1,7 +1,8 @@
 // A file of `kvilt cache import`: whatever the bytes say, reading ends, and each piece that it gives keeps its own rules,
 // has the values that its sums are of, and is written as it was read.
 // The first byte: even, what follows is the file; odd, it is records and values (u16, u16, their bytes) that get the sums
-// that they should have, since the fuzzer shall reach what is behind them.
+// that they should have, since the fuzzer shall reach what is behind them. Values without a record are annexes of the
+// piece before them.
 #include <algorithm>
 #include <cstring>
 
@@ -17,6 +18,7 @@ namespace {
 std::vector<std::byte> summed(std::span<const std::byte> left) {
   ExportHead head{.sealed = false, .pieces = 3, .name = {}, .seed = {}};
   std::vector<std::byte> out = encode_export_head(head);
+  uint64_t last = 0;
   while (left.size() >= 4) {
     uint16_t sizes[2];
     std::memcpy(sizes, left.data(), sizeof sizes);
@@ -27,7 +29,10 @@ std::vector<std::byte> summed(std::span<const std::byte> left) {
     left = left.subspan(values.size());
     const auto piece = decode_piece(record);
     const bool fits = piece.ok() && std::ssize(values) == piece->bytes();
-    const auto frame = fits ? encode_export_piece(*piece, values, nullptr) : export_frame(record, values);
+    const auto frame = record.empty() ? encode_export_annexes(last, values, nullptr)
+                       : fits         ? encode_export_piece(*piece, values, nullptr)
+                                      : export_frame(record, values);
+    if (fits) last = piece->id;
     out.insert(out.end(), frame.begin(), frame.end());
   }
   return out;
@@ -48,6 +53,8 @@ void run(std::span<const std::byte> file) {
     const std::vector<std::byte> begins(frame.begin(), frame.begin() + 32);
     CHECK(std::search(file.begin(), file.end(), begins.begin(), begins.end()) != file.end());
     read += frame.size();
+    CHECK(!one->annexes_damaged || one->annexes.empty());
+    if (!one->annexes.empty()) read += encode_export_annexes(piece.id, one->annexes, nullptr).size();
     CHECK(read < file.size());
   }
 }

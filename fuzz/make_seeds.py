@@ -253,8 +253,11 @@ def requests():
     put("piece", "first", record(5, 3))
     put("piece", "blocks", record(7, 300, blocks=3))
     put("piece", "owned", record(8, 3, owner=True))
+    annexes = struct.pack("<IiiiQ", 2, 0, 0, 3, 5) + bytes([1, 2, 3, 4, 5, 0, 0, 0]) + struct.pack("<IiiiQ", 3, 0, 1, 2, 8) + bytes(8)
+    put("piece", "annexes", annexes)
     put("piece", "child", record(6, 300, parent=5, behind=True, marks=[(0, 3), (2, 300)], clean=[(2, 300)]))
     framed = [(record(4, 3, blocks=3), bytes(72)), (record(5, 3, owner=True), bytes(72)), (record(6, 300, parent=5, behind=True, marks=[(0, 3)]), bytes(range(240)) * 30)]
+    framed.insert(2, (b"", annexes))
     put("export", "frames", b"\1" + b"".join(struct.pack("<HH", len(r), len(v)) + r + v for r, v in framed))
     put("export", "raw", b"\0" + b"kvilt-ce" + struct.pack("<II", 3, 2) + bytes(64))
     put("head", "post", "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nAuthorization: Bearer x")

@@ -65,22 +65,31 @@ class Import {
     return {};
   }
 
-  // True: it is new. Errors: DiskTier::add()'s.
-  Result<bool> take(StoredPiece piece, std::span<const std::byte> values) {
+  // True: it is new. Errors: DiskTier::add()'s. annexed: it got the annexes, if there are any: those that were there stay,
+  // and they are none of what is equal but for its KV.
+  Result<bool> take(StoredPiece piece, std::span<const std::byte> values, std::span<const std::byte> annexes,
+                    bool& annexed) {
     const uint64_t id = piece.id;
     settle(piece);
     if (const auto same = known_.find(content(piece)); same != known_.end()) {
       here_[id] = same->second;
+      if (piece.prefix || same->second == id) annexed = annex(same->second, annexes);
       return false;
     }
     if (ids_.contains(piece.id) || piece.parent >= piece.id) piece.id = tier_.new_id();
     KVILT_TRY(tier_.add(piece, values));
     know(piece);
     here_[id] = piece.id;
+    annexed = annex(piece.id, annexes);
     return true;
   }
 
  private:
+  // Without room it is as good without them.
+  bool annex(uint64_t id, std::span<const std::byte> annexes) {
+    std::vector<std::byte> there;
+    return !annexes.empty() && !tier_.get_annexes(id, there).ok() && tier_.add_annexes(id, annexes).ok();
+  }
   // What it continues has another id here, or is lost: then it is no prefix any more, and is found as a piece.
   void settle(StoredPiece& piece) const {
     if (piece.parent == 0) return;
@@ -138,15 +147,21 @@ Result<ExportCounts> export_pieces(DiskTier& tier, std::span<const StoredPiece> 
   KVILT_TRY(file.open());
   ExportCounts out;
   int64_t at = std::ssize(encode_export_head(head));
-  std::vector<std::byte> values;
+  std::vector<std::byte> values, annexes;
   for (const StoredPiece& piece : pieces) {
     if (!read_values(tier, piece, values).ok()) {
       ++out.damaged;
       continue;
     }
-    const std::vector<std::byte> bytes = encode_export_piece(piece, values, sealer ? &*sealer : nullptr);
+    std::vector<std::byte> bytes = encode_export_piece(piece, values, sealer ? &*sealer : nullptr);
     KVILT_TRY(file.write(at, bytes));
     at += std::ssize(bytes);
+    if (tier.get_annexes(piece.id, annexes).ok()) {
+      bytes = encode_export_annexes(piece.id, annexes, sealer ? &*sealer : nullptr);
+      KVILT_TRY(file.write(at, bytes));
+      at += std::ssize(bytes);
+      ++out.annexed;
+    }
     ++out.pieces;
     out.tokens += piece.count();
   }
@@ -166,7 +181,10 @@ Result<ImportCounts> import_pieces(DiskTier& tier, std::span<const std::byte> fi
   ImportCounts out;
   ExportReader reader(file, sealer ? &*sealer : nullptr);
   while (auto read = reader.next()) {
-    const Result<bool> added = import.take(read->piece, read->values);
+    bool annexed = false;
+    const Result<bool> added = import.take(read->piece, read->values, read->annexes, annexed);
+    out.annexed += annexed ? 1 : 0;
+    out.annexes_damaged += read->annexes_damaged ? 1 : 0;
     if (!added.ok() && added.error().code != Code::kNotFound) {
       out.stopped = added.error();
       break;

@@ -6,6 +6,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "tier/annex_record.h"
 #include "tier/piece_id.h"
 #include "tier/piece_record.h"
 
@@ -13,7 +14,8 @@ namespace kvilt {
 namespace {
 
 constexpr char kExportMagic[8] = {'k', 'v', 'i', 'l', 't', '-', 'c', 'e'};
-constexpr uint32_t kExportPieceMagic = 0x31585645;  // "EVX1"
+constexpr uint32_t kExportPieceMagic = 0x31585645;    // "EVX1"
+constexpr uint32_t kExportAnnexesMagic = 0x31415645;  // "EVA1"
 constexpr Sealer::Place kExportedRecord{Sealer::What::kRecord};
 
 struct ExportHeadBytes {
@@ -45,6 +47,16 @@ Error corrupt_export(const char* what) { return error(Code::kCorrupt, "an export
 
 int64_t values_size(const StoredPiece& piece, bool sealed) {
   return piece.bytes() + (sealed ? blocks_of(piece) * Sealer::kExtra : 0);
+}
+
+std::vector<std::byte> framed_as(uint32_t magic, std::span<const std::byte> record, std::span<const std::byte> values) {
+  ExportPieceBytes head{magic, static_cast<uint32_t>(record.size()), values.size(), checksum(record), 0};
+  head.sum = sum_before(head);
+  std::vector<std::byte> out(sizeof head + padded(record.size()) + padded(values.size()));
+  std::memcpy(out.data(), &head, sizeof head);
+  std::ranges::copy(record, out.begin() + sizeof head);
+  std::ranges::copy(values, out.begin() + static_cast<std::ptrdiff_t>(sizeof head + padded(record.size())));
+  return out;
 }
 
 }  // namespace
@@ -115,37 +127,57 @@ std::vector<std::byte> encode_export_piece(StoredPiece piece, std::span<const st
   return export_frame(record, all);
 }
 
+std::vector<std::byte> encode_export_annexes(uint64_t id, std::span<const std::byte> annexes, const Sealer* sealer) {
+  return framed_as(kExportAnnexesMagic, {}, bound_annexes(id, annexes, sealer));
+}
+
 std::vector<std::byte> export_frame(std::span<const std::byte> record, std::span<const std::byte> values) {
-  ExportPieceBytes head{kExportPieceMagic, static_cast<uint32_t>(record.size()), values.size(), checksum(record), 0};
-  head.sum = sum_before(head);
-  std::vector<std::byte> out(sizeof head + padded(record.size()) + padded(values.size()));
-  std::memcpy(out.data(), &head, sizeof head);
-  std::ranges::copy(record, out.begin() + sizeof head);
-  std::ranges::copy(values, out.begin() + static_cast<std::ptrdiff_t>(sizeof head + padded(record.size())));
-  return out;
+  return framed_as(kExportPieceMagic, record, values);
 }
 
 ExportReader::ExportReader(std::span<const std::byte> file, const Sealer* sealer)
     : file_(file), sealer_(sealer), at_(sizeof(ExportHeadBytes)) {}
 
+// What begins where the reader is; behind it then. Nothing: no whole head does.
+std::optional<ExportReader::Frame> ExportReader::take_frame() {
+  ExportPieceBytes head;
+  if (at_ + sizeof head > file_.size()) return std::nullopt;
+  std::memcpy(&head, file_.data() + at_, sizeof head);
+  const size_t left = file_.size() - at_ - sizeof head;
+  const bool known = head.magic == kExportPieceMagic || head.magic == kExportAnnexesMagic;
+  if (!known || sum_before(head) != head.sum || head.values > left || padded(head.record) + padded(head.values) > left)
+    return std::nullopt;
+  const Frame out{head.magic, head.record_sum, file_.subspan(at_ + sizeof head, head.record),
+                  file_.subspan(at_ + sizeof head + padded(head.record), head.values)};
+  at_ += sizeof head + padded(head.record) + padded(head.values);
+  return out;
+}
+
 // Behind a damaged head the next whole one is looked for; behind a damaged piece, whose head is right, it is known.
 std::optional<ExportReader::Piece> ExportReader::next() {
   while (at_ + sizeof(ExportPieceBytes) <= file_.size()) {
-    ExportPieceBytes head;
-    std::memcpy(&head, file_.data() + at_, sizeof head);
-    const size_t left = file_.size() - at_ - sizeof head;
-    if (head.magic != kExportPieceMagic || sum_before(head) != head.sum || head.values > left ||
-        padded(head.record) + padded(head.values) > left) {
-      at_ += 8;
-      continue;
+    const std::optional<Frame> frame = take_frame();
+    if (!frame) at_ += 8;
+    if (!frame || frame->magic != kExportPieceMagic || checksum(frame->record) != frame->record_sum) continue;
+    if (std::optional<Piece> whole = read(frame->record, frame->values)) {
+      take_annexes(*whole);
+      return whole;
     }
-    const auto record = file_.subspan(at_ + sizeof head, head.record);
-    const auto values = file_.subspan(at_ + sizeof head + padded(head.record), head.values);
-    at_ += sizeof head + padded(head.record) + padded(head.values);
-    if (checksum(record) != head.record_sum) continue;
-    if (std::optional<Piece> whole = read(record, values)) return whole;
   }
   return std::nullopt;
+}
+
+// Those of a piece come right behind it.
+void ExportReader::take_annexes(Piece& to) {
+  const size_t before = at_;
+  const std::optional<Frame> frame = take_frame();
+  if (!frame || frame->magic != kExportAnnexesMagic) {
+    at_ = before;
+    return;
+  }
+  auto annexes = annexes_of(to.piece.id, frame->values, sealer_);
+  to.annexes_damaged = !annexes;
+  if (annexes) to.annexes = *std::move(annexes);
 }
 
 std::optional<ExportReader::Piece> ExportReader::read(std::span<const std::byte> record,
@@ -155,7 +187,7 @@ std::optional<ExportReader::Piece> ExportReader::read(std::span<const std::byte>
   auto piece = decode_piece(opened);
   if (!piece.ok() || piece->id >= kMostPieceId) return std::nullopt;
   if (std::ssize(values) != values_size(*piece, sealer_ != nullptr)) return std::nullopt;
-  Piece out{std::move(*piece), {}};
+  Piece out{.piece = std::move(*piece), .values = {}};
   out.values.resize(static_cast<size_t>(out.piece.bytes()));
   std::vector<std::byte> block;
   auto to = out.values.begin();

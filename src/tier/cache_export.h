@@ -42,6 +42,9 @@ std::vector<std::byte> encode_export_head(const ExportHead& head);
 // A piece and its values; its checksums are made anew.
 std::vector<std::byte> encode_export_piece(StoredPiece piece, std::span<const std::byte> values, const Sealer* sealer);
 
+// What a piece that comes right before it has beside its values (annex_record.h).
+std::vector<std::byte> encode_export_annexes(uint64_t id, std::span<const std::byte> annexes, const Sealer* sealer);
+
 // A record and values as a file has them, with their sums.
 std::vector<std::byte> export_frame(std::span<const std::byte> record, std::span<const std::byte> values);
 
@@ -54,10 +57,19 @@ class ExportReader {
   struct Piece {
     StoredPiece piece;
     std::vector<std::byte> values;
+    std::vector<std::byte> annexes{};  // empty: none
+    bool annexes_damaged = false;      // there were some
   };
   std::optional<Piece> next();  // nothing: that was all
 
  private:
+  struct Frame {  // a head that is whole, and what it names
+    uint32_t magic = 0;
+    uint64_t record_sum = 0;
+    std::span<const std::byte> record, values;
+  };
+  std::optional<Frame> take_frame();
+  void take_annexes(Piece& to);
   std::optional<Piece> read(std::span<const std::byte> record, std::span<const std::byte> values) const;
   const std::span<const std::byte> file_;
   const Sealer* const sealer_;
@@ -70,6 +82,7 @@ std::vector<StoredPiece> with_beginnings(std::span<const StoredPiece> all, const
 struct ExportCounts {
   int64_t pieces = 0, tokens = 0, bytes = 0;
   int64_t damaged = 0;  // of the folder's: they are not in the file, nor in the folder any more
+  int64_t annexed = 0;  // pieces with annexes
 };
 // A file for its owner only; an older one is replaced when this one is whole. key: the folder's. with_secret: without a
 // key, the folder's secret too. Errors: kIo, kExhausted.
@@ -79,6 +92,7 @@ Result<ExportCounts> export_pieces(DiskTier& tier, std::span<const StoredPiece> 
 struct ImportCounts {
   int64_t added = 0, there = 0, damaged = 0;  // there: the folder had them
   int64_t bytes = 0;                          // of the added ones
+  int64_t annexed = 0, annexes_damaged = 0;   // pieces that got annexes; whose annexes were left out
   std::optional<Error> stopped;               // why the rest was not looked at
 };
 // key: the folder's. Errors: those of the head and of export_sealer(); kInvalidArgument: its pieces could not be found in

@@ -199,6 +199,52 @@ TEST_P(CacheExport, DamageIsNeverImported) {
   for (size_t size = 0; size < bytes_.size(); size += 311) check(std::span(bytes_).first(size));
 }
 
+// What is kept beside pieces goes along, to new ones and to those that are there without; damage costs it alone.
+TEST_P(CacheExport, AnnexesGoAlong) {
+  const std::vector<std::byte> first = encode_annexes(annexes_for_test()), last = encode_annexes(annexes_for_test(2));
+  std::vector<uint64_t> removed;
+  ASSERT_TRUE(tier_->put_annexes(100, first, removed).ok());
+  ASSERT_TRUE(tier_->put_annexes(300, last, removed).ok());
+  const auto exported = export_pieces(*tier_, tier_->all().value(), key_, true, file_);
+  ASSERT_TRUE(exported.ok());
+  EXPECT_EQ(exported->annexed, 2);
+  const std::vector<std::byte> bytes = export_bytes(file_);
+  EXPECT_EQ(exported->bytes, std::ssize(bytes));
+  const auto annexes = [](DiskTier& tier, uint64_t id) {
+    std::vector<std::byte> out;
+    return tier.get_annexes(id, out).ok() ? out : std::vector<std::byte>();
+  };
+  const auto to = open_tier(to_.path(), key_);
+  ASSERT_TRUE(import_pieces(*to, bytes_, key_).ok());
+  EXPECT_TRUE(annexes(*to, 100).empty()) << "power";
+  const auto later = import_pieces(*to, bytes, key_);
+  EXPECT_EQ(later->added, 0);
+  EXPECT_EQ(later->annexed, 2) << "the folder had the pieces without";
+  EXPECT_EQ(import_pieces(*to, bytes, key_)->annexed, 0) << "those that are there stay";
+  for (DiskTier* tier : {to.get(), tier_.get()}) {
+    EXPECT_EQ(annexes(*tier, 100), first);
+    EXPECT_TRUE(annexes(*tier, 200).empty());
+    EXPECT_EQ(annexes(*tier, 300), last);
+  }
+  int lost = 0;
+  for (size_t i = 80; i < bytes.size(); i += 37) {
+    std::vector<std::byte> bad = bytes;
+    bad[i] ^= std::byte{1};
+    ASSERT_TRUE(to->clear().ok());
+    const auto done = import_pieces(*to, bad, key_);
+    ASSERT_TRUE(done.ok());
+    EXPECT_EQ(done->added + done->damaged, 3);
+    EXPECT_LE(done->damaged + done->annexes_damaged, 1);
+    for (const auto& [id, good] :
+         {std::pair(100, first), std::pair(200, std::vector<std::byte>()), std::pair(300, last)}) {
+      const std::vector<std::byte> got = annexes(*to, static_cast<uint64_t>(id));
+      EXPECT_TRUE(got.empty() || got == good) << id;
+    }
+    lost += done->annexes_damaged > 0 ? 1 : 0;
+  }
+  EXPECT_GT(lost, 1) << "power";
+}
+
 TEST(CacheExportHead, AnotherVersionIsNamed) {
   std::vector<std::byte> bytes = encode_export_head({.name = {1}, .seed = {}});
   ASSERT_TRUE(read_export_head(bytes).ok());

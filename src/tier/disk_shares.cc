@@ -55,6 +55,13 @@ void DiskShares::use(Held& piece) {
   line.pieces.insert(line.pieces.end(), std::move(node));
 }
 
+void DiskShares::grow(Held& piece, int64_t by) {
+  count(piece.owner, by);
+  lines_[line_of(piece.owner)].held += by;
+  piece.bytes += by;
+  bytes_ += by;
+}
+
 void DiskShares::claim(const Digest& domain, const Digest& owner) {
   for (auto it = unowned_.lower_bound({domain, 0}); it != unowned_.end() && it->first.first == domain;) {
     Held& piece = *it->second;

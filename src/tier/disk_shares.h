@@ -43,6 +43,7 @@ class DiskShares {
   void enter(Held& piece);
   void leave(const Held& piece);
   void use(Held& piece);
+  void grow(Held& piece, int64_t by);  // its bytes; less than 0: it shrinks
   // The domain is this owner's: what nobody owned of it is too.
   void claim(const Digest& domain, const Digest& owner);
 

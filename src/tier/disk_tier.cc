@@ -160,7 +160,7 @@ void DiskTier::take(std::span<const std::byte> sealed, PieceJournal::Place place
   }
 }
 
-// Value files that no record names, and records whose file is gone.
+// Files of no piece that a record names, and records whose file of values is gone.
 void DiskTier::sweep() {
   std::unordered_map<uint64_t, bool> there;
   for (const auto& [id, entry] : entries_) there.emplace(id, false);
@@ -177,7 +177,7 @@ void DiskTier::sweep() {
       const auto known = parsed.ec == std::errc() ? there.find(id) : there.end();
       if (known != there.end() && path_of(id) == path) {
         known->second = true;
-      } else {
+      } else if (known == there.end() || !find_annexes(id, path)) {
         (void)files_.remove(path);
       }
     }
@@ -232,6 +232,7 @@ void DiskTier::note(Kind kind, uint64_t id) {
 
 void DiskTier::remove(uint64_t id) {
   if (!entries_.contains(id)) return;
+  remove_annexes(id);
   forget(id);
   note(Kind::kRemove, id);
   (void)files_.remove(path_of(id));

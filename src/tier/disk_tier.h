@@ -1,4 +1,5 @@
-// tier/disk_tier.h: a tier in a folder: one file for the bytes of each piece, one journal that says what there is.
+// tier/disk_tier.h: a tier in a folder: one file for the bytes of each piece, one journal that says what there is; beside
+// a piece's file one for its annexes, if it has any.
 // Idea:       bytes are written and synced first, then their record is appended to the journal: a crash between the two
 //             leaves a file that nobody names, which the next start deletes. Nothing is ever written in place, so there
 //             is nothing to repair, and a removed piece gives its room back at once. docs/design/disk.md says why this and
@@ -48,7 +49,8 @@ class DiskTier : public Tier {
   Status begin_anew(const HashSecret& seed, const Key& key);
   // As put(), but nothing goes for it: kExhausted where there is no room.
   Status add(const StoredPiece& piece, std::span<const std::byte> values);
-  int64_t damaged() const { return damaged_; }  // records that open() had to leave out
+  Status add_annexes(uint64_t id, std::span<const std::byte> annexes);  // the same of put_annexes()
+  int64_t damaged() const { return damaged_; }                          // records that open() had to leave out
   // All that it holds, of whatever maker, by id.
   Result<std::vector<StoredPiece>> all();
 
@@ -58,6 +60,9 @@ class DiskTier : public Tier {
   Status get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) override;
   bool in_blocks() const override { return true; }
   Status get_blocks(uint64_t id, int32_t chunk, Run blocks, std::vector<std::byte>& out) override;
+  bool keeps_annexes() const override { return true; }
+  Status put_annexes(uint64_t id, std::span<const std::byte> annexes, std::vector<uint64_t>& removed) override;
+  Status get_annexes(uint64_t id, std::vector<std::byte>& out) override;
   void touch(uint64_t id) override;
   void remove(uint64_t id) override;
   Status clear() override;
@@ -76,6 +81,8 @@ class DiskTier : public Tier {
     uint32_t token_bytes = 0, blocks = 1;
     std::vector<uint64_t> checksums;  // sealed: marks
     PieceJournal::Place place;
+    int64_t annex_bytes = 0;  // of its annexes' file; 0: there is none
+    int64_t file_bytes() const { return held.bytes - annex_bytes - PieceJournal::bytes_of(place.size); }
   };
   DiskTier(std::string folder, int64_t limit, Files& files, Shares shares)
       : folder_(std::move(folder)),
@@ -110,6 +117,12 @@ class DiskTier : public Tier {
   void tidy_journal(bool at_once = false);
   Status rewrite_journal();
   std::string path_of(uint64_t id) const;
+
+  // disk_annexes.cc
+  std::string annexes_path(uint64_t id) const { return path_of(id) + ".annexes"; }
+  bool find_annexes(uint64_t id, const std::string& path);
+  Status store_annexes(uint64_t id, std::span<const std::byte> annexes, std::vector<uint64_t>* removed);
+  void remove_annexes(uint64_t id);
 
   const std::string folder_;
   const int64_t limit_;

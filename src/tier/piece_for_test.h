@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tier/annex_record.h"
 #include "tier/tier.h"
 
 namespace kvilt {
@@ -34,6 +35,11 @@ inline std::vector<std::byte> values_for_test(const StoredPiece& piece) {
     out[i] = static_cast<std::byte>((piece.id * 0x9e3779b97f4a7c15u + i * 0xbf58476d1ce4e5b9u) >> 56);
   }
   return out;
+}
+
+// Of two kinds, about tokens that any piece of three has.
+inline std::vector<StoredAnnex> annexes_for_test(uint8_t seed = 1) {
+  return {{2, 0, {0, 3}, std::vector<std::byte>(13, std::byte{seed})}, {77, 5, {1, 2}, {std::byte{9}}}};
 }
 
 inline Result<std::vector<std::byte>> chunk_of(Tier& tier, uint64_t id, int32_t chunk) {

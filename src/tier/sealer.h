@@ -22,7 +22,7 @@ namespace kvilt {
 
 class Sealer {
  public:
-  enum class What : uint64_t { kProof = 1, kRecord = 2, kChunk = 3 };
+  enum class What : uint64_t { kProof = 1, kRecord = 2, kChunk = 3, kAnnexes = 4 };
   struct Place {
     What what;
     uint64_t id = 0;

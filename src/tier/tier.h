@@ -4,7 +4,7 @@
 // Invariants: a piece is immutable. Its bytes are cut into chunks of kChunkTokens tokens, and each of these into blocks
 //             of one size (a layer each), which have a checksum that is kept with the piece and not with the bytes: get()
 //             never returns others' bytes, or damaged ones.
-// Threads:    one at a time; new_id(), owner(), part_of(), sharing() and ready() from any.
+// Threads:    one at a time; new_id(), owner(), part_of(), sharing(), ready(), in_blocks() and keeps_annexes() from any.
 // Not here:   who writes and reads when (engine/disk_cache.h), finding (index/).
 #pragma once
 
@@ -87,6 +87,12 @@ class Tier {
   // Of one chunk the blocks [begin, end) alone, as get(). Only where in_blocks() says so are pieces stored in blocks.
   virtual bool in_blocks() const { return false; }
   virtual Status get_blocks(uint64_t id, int32_t chunk, Run blocks, std::vector<std::byte>& out);
+  // Beside a piece: its annexes as bytes (annex_record.h), in place of those that it had. They go with it. Errors:
+  // kNotFound (it was removed), kTooLong (more than its values: not worth their room), kExhausted.
+  virtual bool keeps_annexes() const { return false; }
+  virtual Status put_annexes(uint64_t id, std::span<const std::byte> annexes, std::vector<uint64_t>& removed);
+  // Errors: kNotFound (it has none), kCorrupt (they are removed now; the piece stays).
+  virtual Status get_annexes(uint64_t id, std::vector<std::byte>& out);
   // It was read: it, and what it continues, are the last to be removed.
   virtual void touch(uint64_t id) = 0;
   virtual void remove(uint64_t id) = 0;  // an unknown one is ignored
@@ -133,6 +139,12 @@ class Tier {
 
 inline Status Tier::get_blocks(uint64_t, int32_t, Run, std::vector<std::byte>&) {
   return Error{Code::kInternal, "this tier keeps no blocks"};
+}
+inline Status Tier::put_annexes(uint64_t, std::span<const std::byte>, std::vector<uint64_t>&) {
+  return Error{Code::kInternal, "this tier keeps no annexes"};
+}
+inline Status Tier::get_annexes(uint64_t, std::vector<std::byte>&) {
+  return Error{Code::kNotFound, "this tier keeps no annexes"};
 }
 
 }  // namespace kvilt
