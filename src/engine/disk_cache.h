@@ -1,7 +1,7 @@
 // engine/disk_cache.h: cached pieces and exact chains that leave memory, or outlive the process, and come back.
 // Role:       between the content cache and a tier (tier/tier.h), on disk or shared: writes what is about to be evicted
 //             (spill.cc), finds in the tier what memory lacks of a prompt and brings it back (loader.cc; layer by layer:
-//             layer_loader.cc).
+//             layer_loader.cc), and takes what was found out about it along, both ways (stored_annexes.cc).
 //             docs/design/disk.md. A shared tier gets what is computed at once, and tells what others stored
 //             (docs/design/redis.md).
 // Idea:       what the tier holds has an index of its own, of the same kind as memory's. What is found there is loaded and
@@ -15,7 +15,7 @@
 //             the tier is one of a request: what cannot be read is computed.
 // Threads:    the engine thread; the tier is used by the I/O thread alone, once attach() was called.
 // Not here:   chains of one policy's conversations, means over contexts and repaired pieces, whose KV is replaced all the
-//             time, and annexes: these live in memory only.
+//             time, and annexes by token: these live in memory only.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,10 @@
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
+#include "base/annex_kind.h"
 #include "base/function_ref.h"
 #include "base/step_map.h"
 #include "engine/chunk_buffers.h"
@@ -36,9 +38,12 @@
 #include "engine/prefill_pace.h"
 #include "kv/kv_rows.h"
 #include "sched/sequence.h"
+#include "tier/annex_record.h"
 #include "tier/tier.h"
 
 namespace kvilt {
+
+class Annex;
 
 class DiskCache {
  public:
@@ -48,6 +53,8 @@ class DiskCache {
     Post post_unheard;  // the same, in one order with these; nobody who waits needs to ask again
     // Makes so many pages free for their owner-to-be, of those that no running request was promised. False: it cannot.
     std::function<bool(int64_t pages, OwnerId)> make_room;
+    // Whether bytes that were stored are an annex of so many tokens, as somebody here reads them. Null: none is.
+    std::function<bool(const AnnexKind&, int32_t tokens, std::span<const std::byte>)> is_sound = {};
   };
 
   // cache: must outlive it. maker: of all that bits of KV depend on besides tokens. Announces what the tier holds.
@@ -120,6 +127,9 @@ class DiskCache {
     int32_t ends_at = 0;           // of its tokens: where somebody continues it, as `end` says ...
     Digest end{};                  // ... of what that has behind it
     uint32_t blocks = 1;           // as StoredPiece's
+    std::vector<SegmentId> segments =
+        {};  // of memory, that have its very KV: it was written of them, or they came of it
+    std::vector<std::pair<AnnexKind, Run>> annexes = {};  // that it is known to have, of these of its tokens
   };
   struct Layered;
   struct Loading {
@@ -141,6 +151,8 @@ class DiskCache {
     int32_t end = 0;                   // up to this token all came
     bool gap = false;                  // memory ended while a chunk was copied: nothing behind it is of use
     std::atomic<bool> refused{false};  // there was no room, or nobody wants it any more
+    std::vector<StoredAnnex> annexes;  // that the piece has
+    std::optional<Error> damaged;      // why it has none, where there were some
   };
 
   // The rest of an exact prefix that is read layer by layer, into pages that it has from the beginning on.
@@ -198,9 +210,19 @@ class DiskCache {
     int64_t bytes = 0;
     Status done;
     std::vector<uint64_t> removed;
+    bool annexes = false;  // they, and not the piece
   };
   void wrote(const Written& write);
-  void not_kept(uint64_t id, const Error& why);
+  void not_kept(const Written& write);
+
+  // stored_annexes.cc
+  std::vector<const Annex*> annexes_of(SegmentId id) const;
+  void has_kv_of(SegmentId id, uint64_t stored);
+  bool store_annexes(SegmentId id, int32_t first, std::span<const Piece> pieces, Queue queue);
+  bool store_annexes(uint64_t stored, std::vector<StoredAnnex> annexes, Queue queue);
+  Status put_annexes(uint64_t id, const std::vector<StoredAnnex>& annexes, std::vector<uint64_t>& removed);
+  void read_annexes(uint64_t id, Arriving& to);
+  void attach_annexes(const Part& part, SegmentId id, Run wanted, const Arriving& from, OwnerId owner);
 
   // loader.cc
   DomainId stored_domain(DomainId domain);
@@ -237,10 +259,10 @@ class DiskCache {
   ContentCache& cache_;
   const int min_segment_;
   const int64_t token_bytes_;
-  ContentIndex index_;                                          // of what is stored, or queued to be
-  StepMap<Stored> stored_;                                      // by id, as index_
-  std::unordered_set<uint64_t> queued_;                         // not written yet
-  std::unordered_set<SegmentId> whole_;                         // chains of memory that are stored to their end
+  ContentIndex index_;                           // of what is stored, or queued to be
+  StepMap<Stored> stored_;                       // by id, as index_
+  std::unordered_set<uint64_t> queued_;          // not written yet
+  std::unordered_map<SegmentId, size_t> whole_;  // chains of memory that are stored to their end, with so many annexes
   std::unordered_map<uint64_t, std::weak_ptr<Fetch>> fetches_;  // of pieces that are being read
   std::deque<SegmentId> entered_;                               // that others do not have yet
   std::vector<std::shared_ptr<Loading>> awaited_;               // of a shared tier, oldest first

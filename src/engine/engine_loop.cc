@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/pin.h"
 #include "engine/session.h"
+#include "policy/document_stage.h"
 
 namespace kvilt {
 namespace {
@@ -138,7 +139,10 @@ void EngineLoop::attach_stores() {
   };
   const auto unheard = [this](std::function<void()> task) { post(std::move(task)); };
   const auto room = [this](int64_t pages, OwnerId owner) { return make_room_beside(pages, owner); };
-  for (const auto& store : parts_.stores) store->attach({on_this_thread, unheard, room});
+  const auto sound = [this](const AnnexKind& kind, int32_t tokens, std::span<const std::byte> bytes) {
+    return is_sound_annex(kind, tokens, bytes, parts_.model->config());
+  };
+  for (const auto& store : parts_.stores) store->attach({on_this_thread, unheard, room, sound});
   if (parts_.peer) {
     const Status started = parts_.peer->attach({on_this_thread, room});
     if (!started.ok()) spdlog::warn("the prefill server is not asked: {}", started.error().message);

@@ -80,6 +80,9 @@ void DiskCache::read_layers(const std::shared_ptr<Loading>& loading) {
     done = read_layers(loading, {there, next}, damaged);
     if (!done.ok()) break;
   }
+  for (Layered::Each& each : loading->layered->parts) {
+    if (done.ok()) read_annexes(each.part.id, each.arriving);
+  }
   for (const Part& part : loading->parts) tier_->touch(part.id);
   count();
   if (done.ok()) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(loading->bytes);

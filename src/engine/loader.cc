@@ -229,6 +229,7 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
         buffers_.give(std::move(*chunk));
       });
     }
+    if (!failed && wanted()) read_annexes(part.id, *arriving);
   } catch (const std::bad_alloc&) {
     failed = Error{Code::kExhausted, "no memory is left to read a cached piece"};
   }
@@ -331,6 +332,7 @@ void DiskCache::adopt(Loading& loading, const Part& part, const Arriving& from, 
   returned.clean = whole_within(index_.clean_notes(part.id), wanted);
   const SegmentId id = cache_.adopt(*table, positions, returned);
   if (id == 0) return;
+  attach_annexes(part, id, wanted, from, loading.owner);
   loading.fetch->segments.push_back(id);
   stats_.loaded_tokens += static_cast<uint64_t>(wanted.size());
   stats_.loaded_bytes += static_cast<uint64_t>(wanted.size() * token_bytes_);

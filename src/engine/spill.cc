@@ -117,9 +117,19 @@ void DiskCache::store(SegmentId id, Queue queue) {
   if (!digest) return;
   const Run whole{0, segment->count};
   int32_t stored = 0;
-  for (const Piece& piece : index_.find_pieces(info.tokens, 0, index_.domain(*digest), min_segment_, {&whole, 1}))
-    stored += piece.count;
-  if (segment->count - stored >= std::min(min_segment_, segment->count)) store_run(id, whole, nullptr, queue);
+  std::vector<Piece> pieces = index_.find_pieces(info.tokens, 0, index_.domain(*digest), min_segment_, {&whole, 1});
+  for (const Piece& piece : pieces) stored += piece.count;
+  if (segment->count - stored >= std::min(min_segment_, segment->count)) {
+    const uint64_t written = store_run(id, whole, nullptr, queue);
+    if (written == 0) return;
+    pieces = {Piece{.segment = written, .count = whole.size()}};
+  }
+  // Equal tokens of another context have other KV.
+  std::erase_if(pieces, [&](const Piece& piece) {
+    const Stored* const known = stored_.find(piece.segment);
+    return !known || std::ranges::find(known->segments, id) == known->segments.end();
+  });
+  store_annexes(id, 0, pieces, queue);
 }
 
 DiskCache::Chain DiskCache::chain_of(SegmentId id) const {
@@ -146,17 +156,21 @@ DiskCache::Chain DiskCache::chain_of(SegmentId id) const {
 // From the beginning on, what is not stored yet. Of a segment that another one leaves halfway all is written.
 void DiskCache::store_chain(SegmentId id, Queue queue) {
   // A long conversation leaves extent by extent, in one step: its chain is hashed once, and not for each of them.
-  if (whole_.contains(id)) return;
+  const size_t annexes = annexes_of(id).size();
+  if (const auto whole = whole_.find(id); whole != whole_.end() && whole->second == annexes) return;
   if (queue == Queue::kIfRoom && !io_.has_room(token_bytes_)) return refused();
   const Chain chain = chain_of(id);
   const Digest* digest = cache_.index().domain_digest(cache_.index().info(id).domain);
   if (!digest) return;
   const auto size = static_cast<int32_t>(chain.tokens.size());
-  ChainEnd known = end_of_chain(index_.find_prefix(chain.tokens, index_.domain(*digest), size));
+  const auto find = [&] { return index_.find_prefix(chain.tokens, index_.domain(*digest), size); };
+  const std::vector<Piece> pieces = find();
+  ChainEnd known = end_of_chain(pieces);
   if (known.pos >= size) {
+    const bool all = store_annexes(id, chain.begins.back(), pieces, queue);
     constexpr size_t kMost = 4096;
     if (whole_.size() >= kMost) whole_.clear();
-    whole_.insert(id);
+    whole_.insert_or_assign(id, all ? annexes : 0);
     return;
   }
   for (size_t i = 0; i < chain.segments.size(); ++i) {
@@ -175,6 +189,7 @@ void DiskCache::store_chain(SegmentId id, Queue queue) {
       from = to;
     }
   }
+  if (annexes > 0) store_annexes(id, chain.begins.back(), find(), queue);
 }
 
 void DiskCache::refused() {
@@ -231,6 +246,7 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
   queued_bytes_ += bytes;
   StoredPiece named = piece;
   announce(named);
+  has_kv_of(id, stored);
   queued_.insert(stored);
   auto out =
       std::make_shared<Written>(Written{.id = stored, .epoch = epoch_, .bytes = bytes, .done = {}, .removed = {}});
@@ -258,15 +274,16 @@ void DiskCache::wrote(const Written& write) {
   const Status& done = write.done;
   stats_.written_bytes += done.ok() ? static_cast<uint64_t>(write.bytes) : 0;
   if (write.epoch == epoch_) {
-    queued_.erase(write.id);
+    if (!write.annexes) queued_.erase(write.id);
     for (const uint64_t gone : write.removed) forget(gone);
-    if (!done.ok()) not_kept(write.id, done.error());
+    if (!done.ok()) not_kept(write);
   }
   entered_.empty() ? update() : store_entered();
 }
 
-void DiskCache::not_kept(uint64_t id, const Error& why) {
-  forget(id);
+void DiskCache::not_kept(const Written& write) {
+  const Error& why = write.done.error();
+  if (!write.annexes) forget(write.id);
   // What it continues was dropped, or it is too large: no fault of the disk.
   const bool dropped = why.code == Code::kNotFound || why.code == Code::kTooLong;
   ++(dropped ? stats_.dropped : stats_.errors);

@@ -1,7 +1,9 @@
 // DiskCache's way out: what one eviction copies is bounded, and what it leaves follows.
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 
 #include "engine/content_cache_for_test.h"
@@ -26,6 +28,33 @@ class RecordingTier : public Tier {
     return {};
   }
   Status get(uint64_t, int32_t, std::vector<std::byte>&) override { return {}; }
+  bool keeps_annexes() const override { return true; }
+  Status put_annexes(uint64_t id, std::span<const std::byte> annexes, std::vector<uint64_t>&) override {
+    const std::lock_guard lock(mutex_);
+    annexes_[id].assign(annexes.begin(), annexes.end());
+    ++annexes_put;
+    return {};
+  }
+  Status get_annexes(uint64_t id, std::vector<std::byte>& out) override {
+    const std::lock_guard lock(mutex_);
+    const auto it = annexes_.find(id);
+    if (it == annexes_.end()) return Error{Code::kNotFound, "none"};
+    out = it->second;
+    return {};
+  }
+  // By piece, the tokens that they are about.
+  std::map<uint64_t, Runs> annexes() {
+    const std::lock_guard lock(mutex_);
+    std::map<uint64_t, Runs> out;
+    for (const auto& [id, bytes] : annexes_) {
+      const auto decoded = decode_annexes(bytes);
+      EXPECT_TRUE(decoded);
+      for (const StoredAnnex& one : *decoded) out[id].push_back(one.tokens);
+      std::ranges::sort(out[id], {}, &kvilt::Run::begin);
+    }
+    return out;
+  }
+  std::atomic<int> annexes_put{0};
   void touch(uint64_t) override {}
   void remove(uint64_t) override {}
   Status clear() override { return {}; }
@@ -67,6 +96,7 @@ class RecordingTier : public Tier {
  private:
   std::mutex mutex_;
   std::vector<StoredPiece> pieces_, known_;
+  std::map<uint64_t, std::vector<std::byte>> annexes_;
   std::deque<News> news_;
   uint64_t last_ = 100;
 };
@@ -269,6 +299,54 @@ TEST_F(SpillTest, WhatIsContinuedIsHashedOnce) {
   begin(many);
   EXPECT_EQ(store->tokens_hashed(), 2 * kEach);
   store->finish();
+}
+
+constexpr AnnexKind kStats{AnnexOf::kBlockStats, 0};
+
+// Each goes beside the piece that has its tokens, once; what lies in two, and what is by token, stays in memory.
+TEST_F(SpillTest, AnnexesFollowTheirChain) {
+  const ContentCache::Found found = find(prompt);  // its pages are in use
+  const KvSegment& kv = *cache->segments().find(id)->parts[0].kv;
+  const auto attach = [&](kvilt::Run run) { kv.attach(kStats, run, std::vector<std::byte>(50, std::byte{1})); };
+  for (const kvilt::Run& run : {kvilt::Run{10, 40}, kvilt::Run{240, 260}, kvilt::Run{520, 600}}) attach(run);
+  kv.attach({AnnexOf::kHiddenF32, 1}, {0, 100}, std::vector<std::byte>(1200));
+  for (int i = 0; i < 4; ++i) store->keep(id);
+  attach({60, 80});
+  for (int i = 0; i < 3; ++i) store->keep(id);
+  store->finish();
+  const std::vector<StoredPiece> put = tier->put_so_far();
+  ASSERT_EQ(sizes(put), (std::vector<int32_t>{250, 250, 100}));
+  const std::map<uint64_t, Runs> wanted = {{put[0].id, {{10, 40}, {60, 80}}}, {put[2].id, {{20, 100}}}};
+  EXPECT_EQ(tier->annexes(), wanted);
+  EXPECT_EQ(tier->annexes_put, 3) << "nothing is written twice";
+}
+
+// Equal tokens of another context have other KV: what was found out about this is not written beside that.
+TEST_F(SpillTest, AnnexesStayWithTheKvThatTheyAreOf) {
+  ask(join(a, b));
+  const Asked moved = ask(join(join(question, b), more));
+  const SegmentId last = moved.published.segments.back();
+  const CachedSegment& segment = *cache->segments().find(last);
+  ASSERT_EQ(cache->index().info(last).tokens, more);
+  ASSERT_FALSE(exact(last));
+  const kvilt::Run all = segment.parts[0].of_kv({segment.pos, segment.pos + segment.count});
+  segment.parts[0].kv->attach(kStats, all, std::vector<std::byte>(50, std::byte{1}));
+  StoredPiece other;
+  other.id = 50;
+  other.domain = *cache->index().domain_digest(domains.approximate);
+  other.token_bytes = static_cast<uint32_t>(kShape.token_bytes());
+  other.tokens = more;
+  for (const bool known : {true, false}) {
+    store->finish();
+    begin(known ? std::vector{other} : std::vector<StoredPiece>());
+    store->keep(last);
+    store->finish();
+    const std::vector<StoredPiece> put = tier->put_so_far();
+    const auto piece = std::ranges::find(put, more, &StoredPiece::tokens);
+    EXPECT_EQ(piece == put.end(), known) << "equal tokens are stored once";
+    EXPECT_EQ(tier->annexes().empty(), known) << known;
+    if (!known) EXPECT_EQ(tier->annexes().begin()->first, piece->id);
+  }
 }
 
 TEST_F(SpillTest, ABranchOfWhatIsCutToo) {

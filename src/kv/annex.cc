@@ -153,4 +153,16 @@ std::vector<PlacedAnnex> annex_blocks(std::span<const Placement> placements, Ann
   return out;
 }
 
+std::vector<const Annex*> blocks_within(const KvSegment& segment, Run positions) {
+  std::vector<const Annex*> out;
+  for (const ExtentKeep& extent : segment.extents_of(positions).list) {
+    if (!extent) continue;
+    for (const auto& annex : extent->annexes()) {
+      const Run all = annex->positions();
+      if (!by_token(annex->kind().of) && overlap(all, positions) == all) out.push_back(annex.get());
+    }
+  }
+  return out;
+}
+
 }  // namespace kvilt

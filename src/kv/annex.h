@@ -10,7 +10,7 @@
 //             again changes nothing. Rows stay while their extent has KV that a segment keeps.
 // Threads:    the engine thread.
 // Cost:       whole pages: up to one page a run of tokens in an extent is not filled.
-// Not here:   the sessions' file, which carries none (docs/formats/session.md).
+// Not here:   the sessions' file, which carries none (docs/formats/session.md); cache folders (engine/spill.cc).
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,7 @@
 
 namespace kvilt {
 
+class KvSegment;
 struct Placement;
 
 class Annex {
@@ -65,5 +66,8 @@ struct PlacedAnnex {
   const Annex* annex = nullptr;
 };
 std::vector<PlacedAnnex> annex_blocks(std::span<const Placement> placements, AnnexKind kind);
+
+// All blocks about tokens at these of a segment's positions, each once. Valid while these have their slots.
+std::vector<const Annex*> blocks_within(const KvSegment& segment, Run positions);
 
 }  // namespace kvilt

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kv/page_table.h"
@@ -66,6 +67,24 @@ TEST_F(AnnexTest, APlacementReadsTheRowsOfItsTokens) {
   EXPECT_EQ(read(reader, 221), row_of(slots + 19));
   EXPECT_TRUE(annexed(reader.first_placements(), {AnnexOf::kHiddenF32, 1}).empty()) << "power: another layer";
   EXPECT_TRUE(annexed(reader.first_placements(), {AnnexOf::kHiddenInt8, 2}).empty());
+}
+
+TEST_F(AnnexTest, BlocksOfASegmentAreListedOnce) {
+  constexpr AnnexKind kStats{AnnexOf::kBlockStats, 0};
+  auto writer = table_with({{0, 3 * slots}});
+  const auto kv = writer->publish({0, 3 * slots});
+  const kvilt::Run runs[] = {{5, 20}, {10, 2 * slots + 3}, {slots, slots + 9}};
+  for (const kvilt::Run& run : runs) kv->attach(kStats, run, std::vector<std::byte>(40, std::byte{1}));
+  kv->attach(kAtTwo, {0, 30}, rows_of({0, 30}));
+  const auto listed = [&](kvilt::Run positions) {
+    Runs out;
+    for (const Annex* annex : blocks_within(*kv, positions)) out.push_back(annex->positions());
+    std::ranges::sort(out, {}, &kvilt::Run::end);
+    return out;
+  };
+  EXPECT_EQ(listed({0, 3 * slots}), (Runs{runs[0], runs[2], runs[1]})) << "no rows by token";
+  EXPECT_EQ(listed({5, 2 * slots + 2}), (Runs{runs[0], runs[2]})) << "only whole ones";
+  EXPECT_TRUE(listed({2 * slots + 3, 3 * slots}).empty());
 }
 
 TEST_F(AnnexTest, ItsPagesGoWithTheKv) {

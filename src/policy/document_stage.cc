@@ -14,6 +14,13 @@ int32_t local_begin(int32_t tokens, const BlockCut& cut) {
 
 }  // namespace
 
+bool is_sound_annex(const AnnexKind& kind, int32_t tokens, std::span<const std::byte> bytes,
+                    const ModelConfig& config) {
+  const int64_t query = config.H * config.E, key = config.G * config.E;
+  if (kind == kBlockStats) return are_sound(bytes, {tokens, config.L, query, key});
+  return kind == kBlockMeans && are_sound(bytes, {tokens, config.L, 0, key});
+}
+
 std::optional<Run> question_in(const PromptLayout& layout) {
   constexpr int32_t kLongest = 256;
   const int32_t end = layout.answer >= 0 ? layout.answer : layout.prompt_len;

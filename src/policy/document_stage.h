@@ -15,6 +15,9 @@ namespace kvilt {
 inline constexpr AnnexKind kBlockStats{AnnexOf::kBlockStats, 0}, kBlockMeans{AnnexOf::kBlockMeans, 0};
 inline constexpr int kLeastBlock = 8;  // a block's mean key is G E numbers in each layer
 
+// Whether an annex that comes from outside of memory is one that these methods stored of so many tokens.
+bool is_sound_annex(const AnnexKind& kind, int32_t tokens, std::span<const std::byte> bytes, const ModelConfig& config);
+
 // Where the question is: from the last mark on, or the last fresh run; its last 256 positions.
 std::optional<Run> question_in(const PromptLayout& layout);
 // What the last stage computes: all that is new, and the question; without one the last position.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -129,6 +130,7 @@ struct Reader {
     return values;
   }
   int32_t one() { return take<int32_t>(1)[0]; }
+  bool has(int64_t n, size_t size) const { return n >= 0 && std::cmp_less_equal(n, in.size() / size); }
   void skip(int64_t n, size_t size) {
     const auto bytes = static_cast<size_t>(n) * size;
     CHECK(n >= 0 && bytes <= in.size());
@@ -150,6 +152,28 @@ LayerStats take_layer(Reader& from) {
     out.attention.outliers.push_back({run[0], run[1]});
   }
   return out;
+}
+
+// Of values that may be anything: whether they are a layer's.
+bool takes_sound_layer(Reader& from, const StatsSizes& sizes, const BlockCut& cut) {
+  for (const int64_t floats : {sizes.query, cut.blocks(sizes.tokens) * sizes.block_key}) {
+    if (!from.has(1, sizeof(int32_t)) || from.one() != floats || !from.has(floats, sizeof(float))) return false;
+    for (const float value : from.take<float>(floats)) {
+      if (!std::isfinite(value)) return false;
+    }
+  }
+  if (!from.has(3, sizeof(int32_t))) return false;
+  const Run middle = cut.middle(sizes.tokens);
+  const int32_t most = from.one(), least = from.one(), runs = from.one();
+  const bool means = sizes.query == 0 && most == -1 && least == -1 && runs == 0;
+  const bool of_middle = contains(Runs{middle}, most) && contains(Runs{middle}, least);
+  if ((sizes.query == 0 ? !means : !of_middle) || !from.has(runs, 2 * sizeof(int32_t))) return false;
+  for (int32_t i = 0, behind = 0; i < runs; ++i) {
+    const int32_t begin = from.one(), end = from.one();
+    if (begin < behind || begin >= end || end > sizes.tokens) return false;
+    behind = end;
+  }
+  return true;
 }
 
 void skip_layer(Reader& from) {
@@ -185,6 +209,21 @@ bool are_of(std::span<const std::byte> bytes, const BlockCut& cut) {
   Reader from{bytes};
   const std::vector<int32_t> head = from.take<int32_t>(kHead);
   return head[0] == cut.block && head[1] == cut.initial && head[2] == cut.local;
+}
+
+bool are_sound(std::span<const std::byte> bytes, const StatsSizes& sizes) {
+  constexpr int32_t kMost = 1 << 16;
+  Reader from{bytes};
+  if (!from.has(kHead, sizeof(int32_t))) return false;
+  const std::vector<int32_t> head = from.take<int32_t>(kHead);
+  const BlockCut cut{.block = head[0], .initial = head[1], .local = head[2]};
+  const bool cuts =
+      cut.block > 0 && cut.initial >= 0 && cut.local >= 0 && std::max({cut.block, cut.initial, cut.local}) <= kMost;
+  if (!cuts || head[3] != sizes.tokens || head[4] != sizes.layers) return false;
+  for (int32_t l = 0; l < sizes.layers; ++l) {
+    if (!takes_sound_layer(from, sizes, cut)) return false;
+  }
+  return from.in.empty();
 }
 
 std::optional<DocumentStats> stats_from(std::span<const std::byte> bytes, const BlockCut& cut) {

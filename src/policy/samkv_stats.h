@@ -77,6 +77,16 @@ bool are_of(std::span<const std::byte> bytes, const BlockCut& cut);
 // One layer of them. REQUIRES: are_of(bytes, the cut), and it has that layer.
 LayerStats layer_from(std::span<const std::byte> bytes, int layer);
 
+// Of a document's statistics: how many numbers a layer has.
+struct StatsSizes {
+  int32_t tokens = 0, layers = 0;
+  int64_t query = 0;      // of local_query; 0: of kBlockMeans, which have nothing but keys
+  int64_t block_key = 0;  // of one block's key
+};
+// Whether bytes that come from outside of memory are such as to_bytes() writes of such a document, in some cut. The
+// functions above take no others.
+bool are_sound(std::span<const std::byte> bytes, const StatsSizes& sizes);
+
 // fade: for each token of the document the sums over later tokens of the weight w that they give it, of log w and of
 // log w log distance (plan/plan.h, Estimator::kFade). REQUIRES: a middle that is not empty.
 AttentionStats attention_stats(std::span<const double> fade, const BlockCut& cut);

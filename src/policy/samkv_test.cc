@@ -105,6 +105,59 @@ TEST(SamKVStats, GoThroughBytes) {
   EXPECT_FALSE(stats_from(bytes, {.block = 5, .initial = 1, .local = 2})) << "cut in another way";
 }
 
+// Bytes from a disk may be anything: what passes is read without a CHECK, and chooses only blocks that there are.
+TEST(SamKVStats, OnlySoundBytesAreTaken) {
+  DocumentStats stats = document({.5, .1, 1, .6, 0, .5, .5}, 2, 4, 3);
+  stats.layers.push_back(stats.layers[0]);
+  stats.layers[1].attention.outliers = {{5, 7}, {9, 10}};
+  const StatsSizes sizes{.tokens = 28, .layers = 2, .query = 2, .block_key = 2};
+  const auto sound = [&](const DocumentStats& of, const BlockCut& cut = kCut) {
+    return are_sound(to_bytes(of, cut), sizes);
+  };
+  EXPECT_TRUE(sound(stats));
+  for (const StatsSizes& other : {StatsSizes{27, 2, 2, 2}, StatsSizes{28, 1, 2, 2}, StatsSizes{28, 3, 2, 2},
+                                  StatsSizes{28, 2, 4, 2}, StatsSizes{28, 2, 2, 4}, StatsSizes{28, 2, 0, 2}})
+    EXPECT_FALSE(are_sound(to_bytes(stats, kCut), other));
+  EXPECT_FALSE(sound(stats, {.block = 8, .initial = 1, .local = 2})) << "more keys than blocks";
+  EXPECT_FALSE(sound(stats, {.block = 0, .initial = 1, .local = 2}));
+  EXPECT_FALSE(sound(stats, {.block = 4, .initial = -1, .local = 2}));
+  const auto changed = [&](auto change) {
+    DocumentStats out = stats;
+    change(out.layers[1]);
+    return sound(out);
+  };
+  EXPECT_FALSE(changed([](LayerStats& layer) { layer.attention.max_block = 5; })) << "no middle one";
+  EXPECT_FALSE(changed([](LayerStats& layer) { layer.attention.min_block = -1; }));
+  EXPECT_FALSE(changed([](LayerStats& layer) { layer.attention.outliers = {{5, 29}}; }));
+  EXPECT_FALSE(changed([](LayerStats& layer) { layer.attention.outliers = {{9, 10}, {5, 7}}; }));
+  EXPECT_FALSE(changed([](LayerStats& layer) { layer.block_keys[3] = NAN; }));
+  EXPECT_FALSE(changed([](LayerStats& layer) { layer.local_query.push_back(1); }));
+  EXPECT_TRUE(changed([](LayerStats& layer) { layer.attention.max_block = 3; })) << "power";
+
+  DocumentStats means = stats;
+  for (LayerStats& layer : means.layers) layer = {.local_query = {}, .block_keys = layer.block_keys, .attention = {}};
+  EXPECT_TRUE(are_sound(to_bytes(means, kCut), {28, 2, 0, 2}));
+  EXPECT_FALSE(sound(means));
+
+  const std::vector<std::byte> bytes = to_bytes(stats, kCut);
+  int taken = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    EXPECT_FALSE(are_sound(std::span(bytes).first(i), sizes)) << i;
+    for (const uint8_t change : {0x01, 0x10, 0x80, 0xff}) {
+      std::vector<std::byte> bad = bytes;
+      bad[i] ^= std::byte{change};
+      if (!are_sound(bad, sizes)) continue;
+      ++taken;
+      for (const int l : {0, 1}) {
+        const LayerStats layer = layer_from(bad, l);
+        EXPECT_EQ(layer.block_keys.size(), 14u);
+        EXPECT_TRUE(layer.attention.max_block >= 0 && layer.attention.max_block < 7);
+      }
+    }
+  }
+  EXPECT_GT(taken, 50) << "power: other numbers are as good";
+}
+
 const HeadShape kShape{.H = 1, .G = 1, .E = 2};
 const std::vector<std::vector<double>> kQuery{{1, 0}};
 
