@@ -100,6 +100,7 @@ class DiskCache {
 
   // So many layers are read at once of what a request may run on meanwhile; 0: all of it is read first. For measurements.
   void layers_at_once(int layers) { layers_at_once_ = layers; }
+  void read_always() { reads_always_ = true; }  // also what is faster to compute, as far as is known; for tests
   void copy_at_once(int64_t bytes) { copied_at_once_ = bytes; }  // at most; for tests
   int64_t tokens_hashed() const { return tokens_hashed_; }       // of what was continued; for tests
 
@@ -271,9 +272,10 @@ class DiskCache {
   std::shared_ptr<Loading> layered_;                            // what is read layer by layer; one at a time
   Hooks hooks_;
   DiskCounters stats_;
-  uint64_t epoch_ = 0;           // counts clear()
-  uint64_t announced_ = 0;       // counts announce()
-  uint64_t cleared_ = 0;         // as the I/O thread does
+  uint64_t epoch_ = 0;      // counts clear()
+  uint64_t announced_ = 0;  // counts announce()
+  uint64_t cleared_ = 0;    // as the I/O thread does
+  bool reads_always_ = false;
   bool stores_entered_ = false;  // store_entered() was posted
   bool hears_ = false;           // hear() was
   int loading_ = 0, layers_at_once_ = 4;

@@ -140,7 +140,7 @@ int64_t DiskCache::bytes_of(const Part& part) const {
 bool DiskCache::pays(const std::vector<Part>& parts) const {
   int64_t tokens = 0, bytes = reading_;
   for (const Part& part : parts) tokens += part.count, bytes += bytes_of(part);
-  return !pace_.known() || static_cast<double>(bytes) * read_s_ < pace_.time_for(tokens).count();
+  return reads_always_ || !pace_.known() || static_cast<double>(bytes) * read_s_ < pace_.time_for(tokens).count();
 }
 
 std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCache::Found& found) {
