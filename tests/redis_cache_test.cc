@@ -278,8 +278,8 @@ class RedisUnderLoad : public RedisCacheTest {
     EXPECT_EQ(wrong_, 0);
   }
   // That something came from Redis, and nothing wrong.
-  void expect_remote() {
-    const int before = remote_;
+  void expect_remote() { expect_more_remote_than(remote_); }
+  void expect_more_remote_than(int before) {
     EXPECT_TRUE(eventually([&] { return remote_ > before; })) << "power";
     expect_answers();
   }
@@ -368,7 +368,7 @@ TEST_F(RedisUnderLoad, Full) {
   const auto engine = open_small(options());
   begin(*engine);
   EXPECT_TRUE(eventually([&] { return engine->stats().remote.errors > 0; })) << "power: it is full";
-  expect_remote();
+  expect_more_remote_than(0);  // since it began: memory may keep the few that Redis has by now
   end();
 }
 

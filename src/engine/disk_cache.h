@@ -100,7 +100,9 @@ class DiskCache {
 
   // So many layers are read at once of what a request may run on meanwhile; 0: all of it is read first. For measurements.
   void layers_at_once(int layers) { layers_at_once_ = layers; }
-  void read_always() { reads_always_ = true; }  // also what is faster to compute, as far as is known; for tests
+  void read_always() {
+    reads_always_ = true;
+  }  // and wait, also where computing is faster as far as is known; for tests
   void copy_at_once(int64_t bytes) { copied_at_once_ = bytes; }  // at most; for tests
   int64_t tokens_hashed() const { return tokens_hashed_; }       // of what was continued; for tests
 
