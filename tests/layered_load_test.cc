@@ -135,6 +135,17 @@ class LayeredLoad : public testing::Test {
     EXPECT_GT(gate->blocks(), 0);
     EXPECT_EQ(gate->chunks(), 0);
   }
+  // It asks for more than is stored, and runs on the first layers of that: no others come before the gate opens.
+  std::shared_ptr<CollectingSink> submit_ahead(const std::vector<int32_t>& ids, int layers = 2) {
+    gate->open_to(layers);
+    open_gated(layers);
+    const auto sink = submit(ids);
+    expect_runs_ahead(*sink);
+    return sink;
+  }
+  Outcome dense_of(const std::vector<int32_t>& ids) const {
+    return ask_with(*open_for_test(options(false)), ids, "full");
+  }
   void expect_is(CollectingSink& sink, const Outcome& wanted) const {
     const Completion is = sink.wait();
     EXPECT_EQ(is.finish, Finish::kLength);
@@ -165,12 +176,9 @@ class LayeredLoad : public testing::Test {
 };
 
 TEST_F(LayeredLoad, ComputesItsFirstLayersBeforeTheLastOnesCome) {
-  const Outcome dense = ask_with(*open_for_test(options(false)), asked, "full");
+  const Outcome dense = dense_of(asked);
   store(known);
-  gate->open_to(2);
-  open_gated(2);
-  const auto sink = submit(asked);
-  expect_runs_ahead(*sink);
+  const auto sink = submit_ahead(asked);
   const Outcome beside = ask_ok(*engine, request(other));  // and others run meanwhile
   EXPECT_EQ(beside.ids.size(), 6u);
   EXPECT_EQ(engine->stats().running, 1);
@@ -204,7 +212,7 @@ TEST_F(LayeredLoad, ReadFirstItComputesNothingBefore) {
 }
 
 TEST_F(LayeredLoad, DamageOfTheLastLayerIsComputed) {
-  const Outcome dense = ask_with(*open_for_test(options(false)), asked, "full");
+  const Outcome dense = dense_of(asked);
   store(known);
   gate->open_to(4);
   open_gated(2);
@@ -224,12 +232,9 @@ TEST_F(LayeredLoad, DamageOfTheLastLayerIsComputed) {
 }
 
 TEST_F(LayeredLoad, CancelledWhileItRunsAheadItLeavesNothing) {
-  const Outcome dense = ask_with(*open_for_test(options(false)), asked, "full");
+  const Outcome dense = dense_of(asked);
   store(known);
-  gate->open_to(2);
-  open_gated(2);
-  const auto sink = submit(asked);
-  expect_runs_ahead(*sink);
+  const auto sink = submit_ahead(asked);
   engine->cancel(id);
   EXPECT_EQ(sink->wait().finish, Finish::kCancelled);
   gate->open();
@@ -239,12 +244,9 @@ TEST_F(LayeredLoad, CancelledWhileItRunsAheadItLeavesNothing) {
 }
 
 TEST_F(LayeredLoad, ClearedWhileItRunsAheadItIsComputed) {
-  const Outcome dense = ask_with(*open_for_test(options(false)), asked, "full");
+  const Outcome dense = dense_of(asked);
   store(known);
-  gate->open_to(2);
-  open_gated(2);
-  const auto sink = submit(asked);
-  expect_runs_ahead(*sink);
+  const auto sink = submit_ahead(asked);
   engine->clear_cache();
   gate->open();
   expect_is(*sink, dense);
@@ -255,12 +257,9 @@ TEST_F(LayeredLoad, ClearedWhileItRunsAheadItIsComputed) {
 
 // It holds no pages of what others publish of its prefix while that is read, and starts again on it.
 TEST_F(LayeredLoad, WhatOthersComputedMeanwhileIsTaken) {
-  const Outcome dense = ask_with(*open_for_test(options(false)), asked, "full");
+  const Outcome dense = dense_of(asked);
   store(known);
-  gate->open_to(2);
-  open_gated(2);
-  const auto sink = submit(asked);
-  expect_runs_ahead(*sink);
+  const auto sink = submit_ahead(asked);
   warm(*engine, known);
   EXPECT_EQ(engine->stats().cached_tokens, std::ssize(known)) << "power";
   gate->open();
@@ -276,10 +275,7 @@ TEST_F(LayeredLoad, MakesRoomForWhoCanGoOn) {
   const Outcome dense = ask_with(*alone, asked, "full"), grown = ask_with(*alone, other, "full", {}, 300);
   store(known);
   kv_bytes = 1000 * alone->info().kv_bytes_per_token;
-  gate->open_to(2);
-  open_gated(2);
-  const auto sink = submit(asked);
-  expect_runs_ahead(*sink);
+  const auto sink = submit_ahead(asked);
   expect_equal(ask_with(*engine, other, "full", {}, 300), grown);
   EXPECT_EQ(engine->stats().preemptions, 1u);
   EXPECT_EQ(engine->stats().running, 0);
@@ -290,12 +286,9 @@ TEST_F(LayeredLoad, MakesRoomForWhoCanGoOn) {
 }
 
 TEST_F(LayeredLoad, StoppedWhileItRunsAheadItEnds) {
-  const Outcome dense = ask_with(*open_for_test(options(false)), asked, "full");
+  const Outcome dense = dense_of(asked);
   store(known);
-  gate->open_to(2);
-  open_gated(2);
-  const auto sink = submit(asked);
-  expect_runs_ahead(*sink);
+  const auto sink = submit_ahead(asked);
   std::thread disk([&] {
     EXPECT_EQ(sink->wait().finish, Finish::kCancelled);
     gate->open();
@@ -311,7 +304,7 @@ TEST_F(LayeredLoad, StoppedWhileItRunsAheadItEnds) {
 
 // Folders that know one sum for each chunk are read chunk by chunk.
 TEST_F(LayeredLoad, OlderFoldersAreReadFirst) {
-  const Outcome dense = ask_with(*open_for_test(options(false)), asked, "full");
+  const Outcome dense = dense_of(asked);
   gate->open();
   for (const std::string& given : {std::string(), std::string(64, '7')}) {
     fs::remove_all(folder);
@@ -338,10 +331,7 @@ TEST_F(LayeredLoad, SeveralRunOnOneRead) {
   const auto alone = open_for_test(options(false));
   const Outcome first = ask_with(*alone, asked, "full"), second = ask_with(*alone, more, "full");
   store(known);
-  gate->open_to(2);
-  open_gated(2);
-  const auto a = submit(asked);
-  expect_runs_ahead(*a);
+  const auto a = submit_ahead(asked);
   const auto b = submit(more);
   EXPECT_TRUE(eventually([&] { return engine->stats().running == 2; }));
   EXPECT_TRUE(a->ids.empty() && b->ids.empty());
@@ -366,7 +356,7 @@ TEST_F(LayeredLoad, WhatItPublishesContinuesTheRest) {
   sink->wait();
   const Outcome next = ask_ok(*engine, request(join({asked, tokens(20, 6)})));
   EXPECT_GE(next.completion.usage.prefix, static_cast<int>(asked.size()));
-  expect_equal(next, ask_with(*open_for_test(options(false)), join({asked, tokens(20, 6)}), "full"));
+  expect_equal(next, dense_of(join({asked, tokens(20, 6)})));
 }
 
 // Every kind of attention and of KV rows, with and without a key.
@@ -401,10 +391,7 @@ TEST_F(LayeredLoad, EqualToTheBitForEveryModelAndKvType) {
       memory = ask_ok(*alone, request(prompt));
     }
     store(beginning);
-    gate->open_to(1);
-    open_gated(1);
-    const auto sink = submit(prompt);
-    expect_runs_ahead(*sink);
+    const auto sink = submit_ahead(prompt, 1);
     gate->open();
     expect_is(*sink, dense);
     expect_is(*sink, memory);

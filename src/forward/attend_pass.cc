@@ -135,12 +135,17 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
   lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
 }
 
+// Tasks of rows that see all keys but these, and what they cost. Returns what VisibleKeys does.
+const Runs* AttendPass::add_seen(Chunk& chunk, const RowsAt& rows, const Runs& unseen) {
+  VisibleKeys::Cost cost;
+  const Runs* const seen = visible_.add_tasks(unseen, *chunk.kv, rows, lists_.tasks, cost);
+  add_cost(chunk, cost);
+  return seen;
+}
+
 // add_tasks() where the stage hides keys.
 void AttendPass::add_visible(Chunk& chunk, size_t i, int layer, const Batch& batch) {
-  VisibleKeys::Cost cost;
-  lists_.seen[i] =
-      visible_.add_tasks(chunk.stage->unseen[layer], *chunk.kv, rows_at(i, layer, batch), lists_.tasks, cost);
-  add_cost(chunk, cost);
+  lists_.seen[i] = add_seen(chunk, rows_at(i, layer, batch), chunk.stage->unseen[layer]);
   lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
 }
 
@@ -158,18 +163,13 @@ void AttendPass::add_far(Chunk& chunk, size_t i, int layer, const Batch& batch) 
   const RowsAt rows = rows_at(i, layer, batch);
   const int64_t all = std::ssize(rows.pos), group = model_.config().H / model_.config().G;
   const int64_t first = std::ranges::lower_bound(rows.pos, far.rows) - rows.pos.begin();
-  const auto add_seen = [&](int64_t begin, int64_t end, const Runs& hidden) {
-    VisibleKeys::Cost cost;
-    visible_.add_tasks(hidden, *chunk.kv, rows.part(begin, end, group), lists_.tasks, cost);
-    add_cost(chunk, cost);
-  };
-  if (first > 0) add_seen(0, first, unseen);
+  if (first > 0) add_seen(chunk, rows.part(0, first, group), unseen);
   if (first < all) {
+    const RowsAt behind = rows.part(first, all, group);
     const Runs border{{0, far.before}};
-    add_seen(first, all, unite(unseen, border));
+    add_seen(chunk, behind, unite(unseen, border));
     const FarRows::Keys keys{subtract(border, unseen), far.distance};
-    if (!keys.positions.empty())
-      add_cost(chunk, far_.add_tasks(keys, *chunk.kv, rows.part(first, all, group), lists_.tasks));
+    if (!keys.positions.empty()) add_cost(chunk, far_.add_tasks(keys, *chunk.kv, behind, lists_.tasks));
   }
   lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
 }
@@ -182,10 +182,7 @@ void AttendPass::add_sights(Chunk& chunk, size_t i, int layer, const Batch& batc
     const Sight* sight = sight_of(begin);
     while (end < std::ssize(rows.pos) && sight_of(end) == sight) ++end;
     const Runs unseen = sight ? subtract(Runs{{0, rows.pos[end - 1] + 1}}, sight->keys) : Runs{};
-    VisibleKeys::Cost cost;
-    visible_.add_tasks(unseen, *chunk.kv, rows.part(begin, end, model_.config().H / model_.config().G), lists_.tasks,
-                       cost);
-    add_cost(chunk, cost);
+    add_seen(chunk, rows.part(begin, end, model_.config().H / model_.config().G), unseen);
   }
   lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
 }

@@ -49,6 +49,7 @@ class AttendPass {
   void choose(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch);
   bool sees_far(const Chunk& chunk, int layer) const;
+  const Runs* add_seen(Chunk& chunk, const RowsAt& rows, const Runs& unseen);
   void add_visible(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void add_far(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void add_sights(Chunk& chunk, size_t i, int layer, const Batch& batch);

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "kv/rows_for_test.h"
+#include "sched/near_policy_for_test.h"
 
 namespace kvilt {
 namespace {
@@ -98,20 +99,9 @@ TEST(Prefill, ABandThatHasItsSlotsStaysAsItIs) {
   EXPECT_TRUE(prefill.can_run());
 }
 
-// Every head sees the last eight positions only.
-class Narrow : public ReusePolicy {
-  Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
-    plan.stages = {uniform_stage(layout.fresh(), config.L)};
-    plan.views = {{0, 8, 0}};
-    return plan;
-  }
-};
-
 TEST(Prefill, WhatAPolicyCutsOrChoosesWaitsForAllLayers) {
   const ModelConfig config = config_of(5);
-  EXPECT_FALSE(Prefill(Narrow(), {40, 30, {}}, config).goes_by_layers());
+  EXPECT_FALSE(Prefill(Near(), {40, 30, {}}, config).goes_by_layers());
   EXPECT_FALSE(Prefill(*sparsex("all"), kLayout, config).goes_by_layers());
   EXPECT_FALSE(Prefill(*make_policy("naive", {}).value(), kLayout, config).goes_by_layers()) << "it has pieces";
   EXPECT_TRUE(Prefill(*make_policy("naive", {}).value(), {40, 30, {}}, config).goes_by_layers()) << "power";

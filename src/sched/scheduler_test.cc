@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "kv/rows_for_test.h"
+#include "sched/near_policy_for_test.h"
 
 namespace kvilt {
 namespace {
@@ -21,17 +22,6 @@ class Cut : public ReusePolicy {
     plan.prompt_len = layout.prompt_len;
     plan.stages = {uniform_stage(layout.fresh(), config.L)};
     plan.stages[0].cuts = {1};
-    return plan;
-  }
-};
-
-// Every head sees the last eight positions only.
-class Near : public ReusePolicy {
-  Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
-    plan.stages = {uniform_stage(layout.fresh(), config.L)};
-    plan.views = {{0, 8, 0}};
     return plan;
   }
 };

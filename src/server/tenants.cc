@@ -102,16 +102,14 @@ Status check_tenants(const ServerOptions& options) {
                  "--open-metrics and --tenants exclude each other: the numbers tell of all tenants; give who "
                  "reads them an admin's key");
   std::set<std::string> names, keys;
-  double pool = 0, disk = 0;
-  for (const TenantOptions& tenant : options.tenants) {
-    pool += tenant.pool_share;
-    disk += tenant.disk_share;
-  }
-  constexpr double kAll = 1 + 1e-6;
-  if (pool > kAll)
-    return error(kWrong, "pool_share: the tenants' shares make {:.3g} together; they share one pool", pool);
-  if (disk > kAll)
-    return error(kWrong, "disk_share: the tenants' shares make {:.3g} together; they share one folder", disk);
+  const auto check_share = [&](const char* name, const char* of, float TenantOptions::*member) -> Status {
+    double all = 0;
+    for (const TenantOptions& tenant : options.tenants) all += tenant.*member;
+    if (all <= 1 + 1e-6) return {};
+    return error(kWrong, "{}: the tenants' shares make {:.3g} together; they share one {}", name, all, of);
+  };
+  KVILT_TRY(check_share("pool_share", "pool", &TenantOptions::pool_share));
+  KVILT_TRY(check_share("disk_share", "folder", &TenantOptions::disk_share));
   for (const TenantOptions& tenant : options.tenants) {
     if (is_reserved_tenant(tenant.name))
       return error(kWrong, "a tenant is named '{}', which the server uses for itself", tenant.name);

@@ -33,11 +33,9 @@ Status DiskTier::store_annexes(uint64_t id, std::span<const std::byte> annexes, 
   if (size > entry.file_bytes())
     return error(Code::kTooLong, "the annexes of piece {:x} take {} bytes, more than its values", id, size);
   if (removed) use(id);
-  const auto stays = [&](uint64_t other) { return continues(id, other); };
-  while (more > 0 && !shares_.has_room(entry.held.owner, more)) {
-    if (!removed || !drop(shares_.next(entry.held.owner, more, stays), *removed))
-      return error(Code::kExhausted, "{}: no room is left for the annexes of piece {:x}", folder_, id);
-  }
+  const bool fits = more <= 0 || (removed ? make_room(entry.held.owner, more, id, *removed)
+                                          : shares_.has_room(entry.held.owner, more));
+  if (!fits) return error(Code::kExhausted, "{}: no room is left for the annexes of piece {:x}", folder_, id);
   KVILT_TRY(files_.replace(annexes_path(id), file));
   shares_.grow(entry.held, more);
   entry.annex_bytes = size;

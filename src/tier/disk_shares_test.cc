@@ -9,8 +9,8 @@
 #include <map>
 #include <random>
 
-#include "base/error.h"
 #include "tier/disk_tier.h"
+#include "tier/faulty_files_for_test.h"
 #include "tier/piece_for_test.h"
 
 namespace kvilt {
@@ -18,29 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A disk of `room` bytes for values, which waits for nothing.
-class SmallDisk : public Files {
- public:
-  Status write(const std::string& path, std::span<const std::byte> bytes) override {
-    int64_t used = 0;
-    for (const auto& [name, size] : used_) used += size;
-    if (used + std::ssize(bytes) > room) return error(Code::kExhausted, "no space left on device");
-    used_[path] = std::ssize(bytes);
-    return Files::write(path, bytes);
-  }
-  Status remove(const std::string& path) override {
-    used_.erase(path);
-    return Files::remove(path);
-  }
-  Status sync(int) override { return {}; }
-  int64_t room = INT64_MAX;
-
- private:
-  std::map<std::string, int64_t> used_;
-};
-
 class DiskSharesTest : public testing::Test {
  protected:
+  DiskSharesTest() { files.waits = false; }  // thousands of writes
   static constexpr int64_t kLimit = 10'000 * kTokenBytes;
 
   void open(const DiskTier::Shares& shares, int64_t limit = kLimit) {
@@ -72,7 +52,7 @@ class DiskSharesTest : public testing::Test {
   int64_t bytes_of(const std::string& tenant) { return tier->part_of(tenant).bytes; }
 
   FolderForTest folder;
-  SmallDisk files;
+  FaultyFiles files;
   std::unique_ptr<DiskTier> tier;
   std::vector<uint64_t> removed;
 };
@@ -200,7 +180,7 @@ TEST_F(DiskSharesTest, WhatNobodyOwnsBecomesItsTenants) {
 // The disk has less room than the limit says: then the shares are of that.
 TEST_F(DiskSharesTest, AFullDiskIsSharedOutAsTheLimitWouldBe) {
   open({{"a", .5}, {"b", .5}});
-  files.room = 5000 * kTokenBytes;
+  files.quota = 5000 * kTokenBytes;
   const uint64_t b = put_of("b", 900);  // used longest ago
   std::vector<uint64_t> of_a;
   for (int i = 0; i < 4; ++i) of_a.push_back(put_of("a", 1000));

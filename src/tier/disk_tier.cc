@@ -247,6 +247,16 @@ bool DiskTier::drop(const DiskShares::Held* piece, std::vector<uint64_t>& remove
   return true;
 }
 
+// For so many bytes of the owner's. What `last` is or continues stays. False: then there is not enough.
+bool DiskTier::make_room(const std::optional<Digest>& owner, int64_t bytes, uint64_t last,
+                         std::vector<uint64_t>& removed) {
+  const auto stays = [&](uint64_t id) { return continues(last, id); };
+  while (!shares_.has_room(owner, bytes)) {
+    if (!drop(shares_.next(owner, bytes, stays), removed)) return false;
+  }
+  return true;
+}
+
 // Whether `id` is the other one, or continues it.
 bool DiskTier::continues(uint64_t id, uint64_t other) const {
   while (id != 0 && id != other) {
@@ -385,11 +395,9 @@ Status DiskTier::put(const StoredPiece& given, std::span<const std::byte> values
                  most);
   const auto stays = [&](uint64_t id) { return continues(piece.parent, id); };
   use(piece.parent);
-  while (!shares_.has_room(piece.owner, room)) {
-    if (!drop(shares_.next(piece.owner, room, stays), removed))
-      return error(Code::kTooLong, "piece {:x} and what it continues are larger than all that may be their owner's",
-                   piece.id);
-  }
+  if (!make_room(piece.owner, room, piece.parent, removed))
+    return error(Code::kTooLong, "piece {:x} and what it continues are larger than all that may be their owner's",
+                 piece.id);
   Status done = store(piece, values);
   // The disk has less room than the limit says: others' files fill it.
   for (int64_t freed = 0; !done.ok() && done.error().code == Code::kExhausted && freed < 2 * piece.bytes();) {

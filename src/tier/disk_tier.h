@@ -101,6 +101,7 @@ class DiskTier : public Tier {
   void enter(const StoredPiece& piece, PieceJournal::Place place);
   void forget(uint64_t id);
   bool drop(const DiskShares::Held* piece, std::vector<uint64_t>& removed);
+  bool make_room(const std::optional<Digest>& owner, int64_t bytes, uint64_t last, std::vector<uint64_t>& removed);
   bool continues(uint64_t id, uint64_t other) const;
   void settle_owner(StoredPiece& piece);
   int64_t room_for(StoredPiece piece) const;
