@@ -120,7 +120,8 @@ std::vector<DiskCache::Part> DiskCache::missing(const Question& q, const Content
 // A request waits as long as computing would take, or a tenth of the tier's own patience where that is longer. A disk
 // it waits for.
 Clock::time_point DiskCache::patience_for(const std::vector<Part>& parts) const {
-  if (!sharing_ || reads_always_) return Clock::time_point::max();
+  if (!sharing_) return Clock::time_point::max();
+  if (reads_always_) return Clock::now() + std::chrono::hours(1);
   int64_t tokens = 0;
   for (const Part& part : parts) tokens += part.count;
   const std::chrono::duration<double> patience = sharing_->patience;
