@@ -265,8 +265,8 @@ void Attention::add_values(const Walk& walk, int lines, const Scratch& scratch) 
   const KeyBlock* next = walk.ahead();
   const void* const* ahead = next == nullptr ? nullptr : direct(lines) ? next->v : next->k;
   if (direct(lines)) {
-    isa_.add_values_direct(shape_, lines, scratch.s, {first, last, block.v, ahead}, scratch.scale_back,
-                           scratch.part.acc);
+    const DirectValues values{first, last, block.v, ahead, next == nullptr ? nullptr : next->k};
+    isa_.add_values_direct(shape_, lines, scratch.s, values, scratch.scale_back, scratch.part.acc);
     return;
   }
   int runs = kMaxRuns + 1;

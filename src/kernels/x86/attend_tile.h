@@ -56,8 +56,9 @@ struct ValueTile {
 // The values of columns [first, last), where they are stored.
 struct DirectValues {
   int32_t first, last;
-  const void* const* rows;   // of all 64 columns
-  const void* const* ahead;  // as in WantedColumns
+  const void* const* rows;        // of all 64 columns
+  const void* const* ahead;       // as in WantedColumns
+  const void* const* keys_ahead;  // those that scores_direct was told to fetch, which it may have left for here
 };
 
 struct TileKernels {
