@@ -38,11 +38,12 @@ class KeyGroupsTest : public testing::TestWithParam<const char*> {
   BlockWeights weigh(const std::vector<int32_t>& pos, std::vector<float> queries, int32_t end, const BlockOptions& by,
                      const PageTable& from) {
     const RowsAt rows{kAtLayer, pos, {queries.data(), std::ssize(pos), int64_t{c.H} * c.E}, {}, nullptr};
-    KeyGroups groups(*on.model, from, {kAtLayer, kAtHead, end}, by);
+    KeyGroups groups(*on.model, from, {kAtLayer, kAtHead, end}, by, memory);
     groups.build(on.pool);
     std::vector<int64_t> all(pos.size());
     for (size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int64_t>(r);
-    const KeyGroups::Weighed out = groups.weigh(rows, all, pos.back() / kSparseTile);
+    const KeyGroups::Tile tile{pos.back() / kSparseTile, all};
+    const KeyGroups::Weighed out = groups.weigh(rows, {&tile, 1}, on.pool).front();
     EXPECT_GT(out.flops, 0);
     BlockWeights of_one = out.blocks;  // of one query head
     for (double& weight : of_one) weight /= c.H / c.G;
@@ -68,6 +69,7 @@ class KeyGroupsTest : public testing::TestWithParam<const char*> {
   ModelForTest on;
   const ModelConfig& c;
   PageTable table;
+  KeyGroups::Memory memory;
 };
 
 TEST_P(KeyGroupsTest, AntidiagonalsByHand) {
@@ -219,6 +221,37 @@ TEST_P(KeyGroupsTest, LaterKeysDoNotMatter) {
   for (const BlockOptions& by : {kByMeans, by_stride(8)}) {
     EXPECT_EQ(weigh(pos, queries, 192, by), weigh(pos, queries, 512, by));
     EXPECT_NE(weigh(pos, queries, 192, by), weigh(pos, random_floats(queries.size(), 6), 192, by)) << "power";
+  }
+}
+
+// Tiles that are weighed together are weighed as each by itself, to the bit: several panels of keys, a first tile of a few
+// rows, a last one that the text ends in.
+TEST_P(KeyGroupsTest, TilesTogetherAreTilesAlone) {
+  constexpr int32_t kEnd = 64 * 20 - 24;
+  store(random_floats(static_cast<size_t>(kEnd * c.E), 3));
+  std::vector<int32_t> pos;
+  for (int32_t p = 64 * 16 + 50; p < kEnd; ++p) pos.push_back(p);
+  std::vector<float> queries = random_floats(pos.size() * static_cast<size_t>(c.H * c.E), 5);
+  const RowsAt rows{kAtLayer, pos, {queries.data(), std::ssize(pos), int64_t{c.H} * c.E}, {}, nullptr};
+  std::vector<KeyGroups::Tile> tiles;
+  for (size_t r = 0; r < pos.size(); ++r) {
+    if (tiles.empty() || tiles.back().at != pos[r] / kSparseTile) tiles.push_back({pos[r] / kSparseTile, {}});
+    tiles.back().rows.push_back(static_cast<int64_t>(r));
+  }
+  ASSERT_EQ(tiles.size(), 4u);
+  for (const BlockOptions& by : {kByMeans, by_stride(8), by_stride(16)}) {
+    KeyGroups groups(*on.model, table, {kAtLayer, kAtHead, kEnd}, by, memory);
+    groups.build(on.pool);
+    const std::vector<KeyGroups::Weighed> together = groups.weigh(rows, tiles, on.pool);
+    ASSERT_EQ(together.size(), tiles.size());
+    for (size_t t = 0; t < tiles.size(); ++t) {
+      const KeyGroups::Weighed alone = groups.weigh(rows, {&tiles[t], 1}, on.pool).front();
+      EXPECT_EQ(together[t].blocks, alone.blocks);
+      EXPECT_EQ(together[t].flops, alone.flops);
+      if (t > 0) {
+        EXPECT_NE(together[t].blocks, together[t - 1].blocks) << "power";
+      }
+    }
   }
 }
 

@@ -19,14 +19,9 @@ Lines fixed_lines(const KeyPattern& pattern, int32_t keys) {
   return out;
 }
 
-// The rows of one tile of a block: those by which it chooses.
-struct RowsOfTile {
-  int32_t at = 0;
-  std::vector<int64_t> rows;
-};
-
-std::vector<RowsOfTile> rows_of_tiles(const RowsOfBlock& block, bool last_only) {
-  std::vector<RowsOfTile> out;
+// The rows of each tile of a block: those by which it chooses.
+std::vector<KeyGroups::Tile> rows_of_tiles(const RowsOfBlock& block, bool last_only) {
+  std::vector<KeyGroups::Tile> out;
   for (int64_t r = block.begin; r < block.end; ++r) {
     const int32_t at = block.rows.pos[r] / kSparseTile;
     if (out.empty() || out.back().at != at) out.push_back({at, {}});
@@ -127,7 +122,7 @@ const KeyPattern& SparseChoice::pattern_of(const RowsOfBlock& block, int head) c
 
 KeyGroups SparseChoice::groups_of(const RowsOfBlock& block, int head, SparseCost& cost) const {
   const int32_t keys = block.positions().end;
-  KeyGroups out(model_, block.kv, {block.rows.layer, head, keys}, pattern_of(block, head).blocks);
+  KeyGroups out(model_, block.kv, {block.rows.layer, head, keys}, pattern_of(block, head).blocks, memory_);
   cost += {out.build(pool_), 0.5 * keys};
   return out;
 }
@@ -138,12 +133,9 @@ std::vector<SeenKeys::Tile> SparseChoice::tiles_of(const RowsOfBlock& block, con
   const bool last_layer = block.last_layer(model_.config());
   BlockOptions options = groups.options();
   if (last_layer) options.together = false;  // else T - 1 would depend on which others attend
-  const std::vector<RowsOfTile> tiles = rows_of_tiles(block, last_layer);
-  std::vector<KeyGroups::Weighed> weighed(tiles.size());
-  pool_.parallel_for(std::ssize(tiles),
-                     [&](int64_t t, int) { weighed[t] = groups.weigh(block.rows, tiles[t].rows, tiles[t].at); });
+  const std::vector<KeyGroups::Tile> tiles = rows_of_tiles(block, last_layer);
   std::vector<BlockWeights> weights;
-  for (KeyGroups::Weighed& of : weighed) {
+  for (KeyGroups::Weighed& of : groups.weigh(block.rows, tiles, pool_)) {
     cost.flops += of.flops;
     weights.push_back(std::move(of.blocks));
   }
@@ -156,7 +148,7 @@ std::vector<SeenKeys::Tile> SparseChoice::tiles_of(const RowsOfBlock& block, con
 SeenKeys SparseChoice::by_blocks(const RowsOfBlock& block, int head, SparseCost& cost) const {
   SeenKeys out;
   if (takes_all(pattern_of(block, head).blocks, (block.positions().end - 1) / kSparseTile + 1)) {
-    for (const RowsOfTile& tile : rows_of_tiles(block, true)) out.tiles.push_back({tile.at, {{0, tile.at + 1}}});
+    for (const KeyGroups::Tile& tile : rows_of_tiles(block, true)) out.tiles.push_back({tile.at, {{0, tile.at + 1}}});
     return out;
   }
   const KeyGroups groups = groups_of(block, head, cost);
@@ -175,10 +167,11 @@ SeenKeys SparseChoice::by_chance(const RowsOfBlock& block, int head) const {
 // How far an estimate by means is from what the sampled rows of Look's head i see of each block: FlexPrefill's test.
 double SparseChoice::means_miss(const RowsOfBlock& block, const KeyGroups& groups, const Look& look, size_t i,
                                 SparseCost& cost) const {
-  const int32_t keys = block.positions().end, tile = (keys - 1) / kSparseTile;
-  const KeyGroups::Weighed estimate = groups.weigh(block.rows, look.rows, tile);
+  const int32_t keys = block.positions().end;
+  const KeyGroups::Tile last{(keys - 1) / kSparseTile, look.rows};
+  const KeyGroups::Weighed estimate = groups.weigh(block.rows, {&last, 1}, pool_).front();
   cost.flops += estimate.flops;
-  BlockWeights seen(static_cast<size_t>(tile) + 1);
+  BlockWeights seen(static_cast<size_t>(last.at) + 1);
   for (const float *row = look.weights[i].data(), *end = row + look.weights[i].size(); row < end; row += keys) {
     for (int32_t j = 0; j < keys; j += kSparseTile)
       seen[j / kSparseTile] += sum_of({row + j, row + std::min(keys, j + kSparseTile)});

@@ -81,6 +81,7 @@ class SparseChoice {
 
   const PreparedModel& model_;
   ThreadPool& pool_;
+  mutable KeyGroups::Memory memory_;  // of one head's groups at a time; the engine thread's
 };
 
 }  // namespace kvilt

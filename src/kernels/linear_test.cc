@@ -322,6 +322,29 @@ TEST_P(BackendTest, NormsEqualReference) {
   }
 }
 
+// A product's element is one sum in the order of w's columns, whatever else is computed with it: rows and columns that
+// make whole tiles and that do not, sums longer than what stays in L1, none at all.
+TEST_P(BackendTest, MixIsOneSumAnElement) {
+  for (const int64_t K : {0, 1, 64, 65, 300}) {
+    for (const int64_t M : {1, 4, 5, 29}) {
+      for (const int64_t N : {1, 16, 64, 81}) {
+        const auto w = random_floats(M * K + 1, 1), x = random_floats(K * (N + 3) + 1, 2);
+        std::vector<float> y(M * (N + 1), 7.0f);
+        backend().mix({w.data(), M, K}, {x.data(), K, N, N + 3}, {y.data(), M, N, N + 1});
+        for (int64_t m = 0; m < M; ++m) {
+          for (int64_t n = 0; n < N; ++n) {
+            float sum = 0;
+            for (int64_t k = 0; k < K; ++k) sum = std::fma(w[m * K + k], x[k * (N + 3) + n], sum);
+            const float off = is_reference() ? 1e-5f * static_cast<float>(K) : 0;  // which rounds products
+            ASSERT_NEAR(y[m * (N + 1) + n], sum, off) << K << " " << m << " of " << M << ", " << n << " of " << N;
+          }
+          ASSERT_EQ(y[m * (N + 1) + N], 7.0f) << "beyond the row";
+        }
+      }
+    }
+  }
+}
+
 // What the activations are, in double and from their definitions.
 double silu_of(double x) { return x / (1 + std::exp(-x)); }
 double clamped_of(double gate, double up) {  // gpt-oss

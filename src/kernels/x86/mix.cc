@@ -1,5 +1,6 @@
 // kernels/x86/mix.cc: y = w . x in fp32, compiled per ISA. The matrices are small (tens to hundreds of rows) and not
-// packed: 2 rows of y times 4 vectors stay in registers while k runs.
+// packed: 4 rows of y (AVX2: 2) times 4 vectors stay in registers while k runs. Of many rows all pass over kDepth rows of
+// x, 16 KB that stay in L1, before the next ones: the sums wait in y, and each is still one sum in the order of k.
 #include "kernels/x86/mix.h"
 
 #include "kernels/x86/attend_simd.h"
@@ -7,21 +8,27 @@
 namespace kvilt::KVILT_ISA {
 namespace {
 
+constexpr int64_t kDepth = 64;
+
+struct Steps {
+  int64_t first, last;  // rows of x
+};
+
 template <int R, int C>  // rows, vectors
-KVILT_INLINE void tile(const float* w, int64_t w_stride, const float* x, int64_t x_stride, const x86::MixOut& out,
-                       float* y) {
+KVILT_INLINE void tile(const float* w, int64_t w_stride, const float* x, int64_t x_stride, const Steps& steps,
+                       int64_t y_stride, float* y) {
   Vec sum[R][C];
   for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) sum[r][c] = zero();
+    for (int c = 0; c < C; ++c) sum[r][c] = steps.first == 0 ? zero() : load(y + r * y_stride + c * kVec);
   }
-  for (int64_t k = 0; k < out.K; ++k) {
+  for (int64_t k = steps.first; k < steps.last; ++k) {
     for (int r = 0; r < R; ++r) {
       const Vec scale = set1(w[r * w_stride + k]);
       for (int c = 0; c < C; ++c) sum[r][c] = fma(scale, load(x + k * x_stride + c * kVec), sum[r][c]);
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) store(y + r * out.y_stride + c * kVec, sum[r][c]);
+    for (int c = 0; c < C; ++c) store(y + r * y_stride + c * kVec, sum[r][c]);
   }
 }
 
@@ -30,12 +37,20 @@ template <int C>
 KVILT_INLINE int64_t columns(const float* w, int64_t w_stride, const float* x, int64_t x_stride, const x86::MixOut& out,
                              int64_t n) {
   constexpr int kRows = kTileVecs;  // with C = 4: 16 sums of 32 registers, or 8 of 16
+  const int64_t depth = out.M > kRows ? kDepth : out.K;
   for (; n + C * kVec <= out.N; n += C * kVec) {
-    int64_t m = 0;
-    for (; m + kRows <= out.M; m += kRows) {
-      tile<kRows, C>(w + m * w_stride, w_stride, x + n, x_stride, out, out.y + m * out.y_stride + n);
-    }
-    for (; m < out.M; ++m) tile<1, C>(w + m * w_stride, w_stride, x + n, x_stride, out, out.y + m * out.y_stride + n);
+    Steps steps{0, 0};
+    do {
+      steps = {steps.last, steps.last + depth < out.K ? steps.last + depth : out.K};
+      float* y = out.y + n;
+      int64_t m = 0;
+      for (; m + kRows <= out.M; m += kRows, y += kRows * out.y_stride) {
+        tile<kRows, C>(w + m * w_stride, w_stride, x + n, x_stride, steps, out.y_stride, y);
+      }
+      for (; m < out.M; ++m, y += out.y_stride) {
+        tile<1, C>(w + m * w_stride, w_stride, x + n, x_stride, steps, out.y_stride, y);
+      }
+    } while (steps.last < out.K);
   }
   return n;
 }
