@@ -268,7 +268,7 @@ class DiskCache {
   std::unordered_map<SegmentId, size_t> whole_;  // chains of memory that are stored to their end, with so many annexes
   std::unordered_map<uint64_t, std::weak_ptr<Fetch>> fetches_;  // of pieces that are being read
   std::deque<SegmentId> entered_;                               // that others do not have yet
-  std::vector<std::shared_ptr<Loading>> awaited_;               // of a shared tier, oldest first
+  std::vector<std::shared_ptr<Loading>> awaited_;               // which end at a time, oldest first
   std::deque<std::shared_ptr<Heard>> unheard_;                  // of what was told, oldest first
   std::shared_ptr<Arriving> arriving_;                          // the part that has pages; one at a time is read
   std::shared_ptr<Loading> layered_;                            // what is read layer by layer; one at a time

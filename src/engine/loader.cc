@@ -120,8 +120,7 @@ std::vector<DiskCache::Part> DiskCache::missing(const Question& q, const Content
 // A request waits as long as computing would take, or a tenth of the tier's own patience where that is longer. A disk
 // it waits for.
 Clock::time_point DiskCache::patience_for(const std::vector<Part>& parts) const {
-  if (!sharing_) return Clock::time_point::max();
-  if (reads_always_) return Clock::now() + std::chrono::hours(1);
+  if (!sharing_ || reads_always_) return Clock::time_point::max();
   int64_t tokens = 0;
   for (const Part& part : parts) tokens += part.count;
   const std::chrono::duration<double> patience = sharing_->patience;
@@ -188,7 +187,7 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
   auto fetch = loading->fetch;  // held before the I/O thread looks whether anybody does
   loading->until = patience_for(loading->parts);
   loading->fetch->remote = sharing_.has_value();
-  if (sharing_) awaited_.push_back(loading);
+  if (loading->until < Clock::time_point::max()) awaited_.push_back(loading);
   ++loading_;
   ++stats_.loads;
   if (may_layer(q, *loading) && reserve(*loading)) {

@@ -263,9 +263,9 @@ void Attention::add_values(const Walk& walk, int lines, const Scratch& scratch) 
   const KeyBlock& block = walk.block();
   const int first = first_column(walk.wanted()), last = end_column(walk.wanted());
   const KeyBlock* next = walk.ahead();
-  const void* const* ahead = next == nullptr ? nullptr : direct(lines) ? next->v : next->k;
+  const void* const* ahead = next == nullptr ? nullptr : next->k;
   if (direct(lines)) {
-    const DirectValues values{first, last, block.v, ahead, next == nullptr ? nullptr : next->k};
+    const DirectValues values{first, last, block.v, next == nullptr ? nullptr : next->v, ahead};
     isa_.add_values_direct(shape_, lines, scratch.s, values, scratch.scale_back, scratch.part.acc);
     return;
   }
