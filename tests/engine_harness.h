@@ -50,6 +50,10 @@ class CollectingSink : public TokenSink {
     moved_.wait(lock, [this] { return done_.has_value(); });
     return *done_;
   }
+  bool finished() {
+    std::lock_guard lock(mutex_);
+    return done_.has_value();
+  }
   void wait_for_tokens(size_t n) {
     std::unique_lock lock(mutex_);
     moved_.wait(lock, [&] { return ids.size() >= n || done_.has_value(); });

@@ -46,6 +46,75 @@ bool give_up(Engine& engine, const Request& request, uint64_t steps) {
   return sink->wait().finish == Finish::kCancelled;
 }
 
+// Somebody's answer, a token a step: while it comes, nothing that lingers goes on. The engine waits in it until the test
+// lets it go on, so what is given up is given up at the step that was meant, however slow the machine is.
+class Beside {
+ public:
+  explicit Beside(Engine& engine) : engine_(engine), sink_(std::make_shared<Sink>()) {
+    const auto id = engine.submit(request_of(tokens(8, 99), "full", 1500), sink_);
+    EXPECT_TRUE(id.ok());
+    id_ = id.value();
+    sink_->wait_until_held();
+  }
+  ~Beside() {
+    engine_.cancel(id_);
+    sink_->go(Sink::kOn);
+    EXPECT_EQ(sink_->wait().finish, Finish::kCancelled) << "it was to last";
+  }
+
+  // The request runs for so many steps, is given up, and lingers if it may.
+  void give_up(const Request& request, int steps) {
+    const auto sink = std::make_shared<CollectingSink>();
+    const auto id = engine_.submit(request, sink);
+    ASSERT_TRUE(id.ok());
+    run(steps);
+    engine_.cancel(id.value());
+    run(2);  // it hears of it in one step, and the counts in the next
+    EXPECT_EQ(sink->wait().finish, Finish::kCancelled);
+  }
+  PromptUsage usage_of(const Request& request) {
+    const auto sink = std::make_shared<CollectingSink>();
+    EXPECT_TRUE(engine_.submit(request, sink).ok());
+    while (!sink->finished()) run(1);
+    return sink->wait().usage;
+  }
+
+ private:
+  class Sink : public CollectingSink {
+   public:
+    static constexpr int kOn = 1 << 30;
+    void on_tokens(const TokenDelta&) override {
+      std::unique_lock lock(mutex_);
+      if (left_ > 0) --left_;
+      moved_.notify_all();
+      moved_.wait(lock, [this] { return left_ > 0; });
+    }
+    void go(int steps) {
+      std::lock_guard lock(mutex_);
+      left_ = steps;
+      moved_.notify_all();
+    }
+    void wait_until_held() {
+      std::unique_lock lock(mutex_);
+      moved_.wait(lock, [this] { return left_ == 0; });
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable moved_;
+    int left_ = 1;  // steps until it holds the engine
+  };
+
+  void run(int steps) {
+    sink_->go(steps);
+    sink_->wait_until_held();
+  }
+
+  Engine& engine_;
+  std::shared_ptr<Sink> sink_;
+  RequestId id_ = 0;
+};
+
 struct Tries {
   Outcome answer;
   double flops = 0;
@@ -86,16 +155,14 @@ TEST(Resend, ThePaceIsOfWhatTheLastTryComputed) {
   const Tries one = tries(*engine, asking("auto", 90), {});
   const PromptUsage& alone = one.answer.completion.usage;
   EXPECT_EQ(computed_since_first_step(alone), alone.fresh + alone.recomputed);
-  int joined = 0;
   for (uint32_t seed = 60; seed < 64; ++seed) {
-    const auto late = static_cast<uint64_t>(alone.steps) * 3 / 4;
-    const PromptUsage usage = tries(*engine, asking("auto", seed), {late}).answer.completion.usage;
-    if (usage.joined == 0) continue;
-    ++joined;
+    Beside beside(*engine);
+    beside.give_up(asking("auto", seed), alone.steps * 3 / 4);
+    const PromptUsage usage = beside.usage_of(asking("auto", seed));
+    EXPECT_GT(usage.joined, 0) << "power: it goes on from the try before";
     EXPECT_LE(computed_since_first_step(usage), usage.prompt - usage.joined);
     EXPECT_LE(computed_since_first_step(usage), kChunk * (usage.steps + 1) - usage.joined);
   }
-  EXPECT_GT(joined, 0) << "power: some go on from a try before";
 }
 
 // Power: without it, an approximate prompt is computed again from its beginning. What is exact is kept in the cache.
@@ -144,26 +211,6 @@ TEST(Resend, ItGoesOnMeanwhile) {
   expect_equal(again, ask_ok(*undisturbed, asking("auto")));
 }
 
-// Something runs until the end of the scope, so that nothing that lingers goes on.
-class Busy {
- public:
-  explicit Busy(Engine& engine) : engine_(engine), sink_(std::make_shared<CollectingSink>()) {
-    const auto id = engine.submit(request_of(tokens(8, 99), "full", 1500), sink_);
-    EXPECT_TRUE(id.ok());
-    id_ = id.value();
-    sink_->wait_for_tokens(1);
-  }
-  ~Busy() {
-    engine_.cancel(id_);
-    EXPECT_EQ(sink_->wait().finish, Finish::kCancelled) << "it was to last";
-  }
-
- private:
-  Engine& engine_;
-  std::shared_ptr<CollectingSink> sink_;
-  RequestId id_ = 0;
-};
-
 TEST(Resend, NobodyElseJoins) {
   const Request mine = asking("auto");
   std::vector<Request> others(7, mine);
@@ -176,19 +223,19 @@ TEST(Resend, NobodyElseJoins) {
   others[6].publish = false;
   for (size_t i = 0; i < others.size(); ++i) {
     auto engine = warmed(60);
-    const Busy busy(*engine);
-    ASSERT_TRUE(give_up(*engine, mine, 20));
+    Beside beside(*engine);
+    beside.give_up(mine, 20);
     EXPECT_EQ(engine->stats().lingering, 1);
-    EXPECT_EQ(ask_ok(*engine, others[i]).completion.usage.joined, 0) << i;
+    EXPECT_EQ(beside.usage_of(others[i]).joined, 0) << i;
     EXPECT_EQ(engine->stats().requests_joined, 0u) << i;
   }
   auto engine = warmed(60);
-  const Busy busy(*engine);
-  ASSERT_TRUE(give_up(*engine, mine, 20));
+  Beside beside(*engine);
+  beside.give_up(mine, 20);
   Request again = mine;
   again.sampling.seed = 7;
   again.sampling.max_tokens = 2;
-  EXPECT_GT(ask_ok(*engine, again).completion.usage.joined, 0) << "power";
+  EXPECT_GT(beside.usage_of(again).joined, 0) << "power";
 }
 
 TEST(Resend, MemoryReturnsWhenNobodyComesBack) {
