@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/exp_small.h"
 
 namespace kvilt {
 namespace {
@@ -15,6 +16,23 @@ struct Block {
   double share = 0;  // of its tile's weights
   bool always = false;
 };
+
+// Of those that are finite; -inf if none is. In lanes that the compiler makes vectors of.
+float highest(std::span<const float> scores) {
+  constexpr size_t kLanes = 16;
+  float lanes[kLanes];
+  std::ranges::fill(lanes, -INFINITY);
+  const auto take = [](float score, float& most) {
+    const float finite = score < INFINITY ? score : -INFINITY;
+    most = finite > most ? finite : most;
+  };
+  size_t i = 0;
+  for (; i + kLanes <= scores.size(); i += kLanes) {
+    for (size_t l = 0; l < kLanes; ++l) take(scores[i + l], lanes[l]);
+  }
+  for (; i < scores.size(); ++i) take(scores[i], lanes[0]);
+  return *std::ranges::max_element(lanes);
+}
 
 double sum_of(std::span<const double> weights) { return std::accumulate(weights.begin(), weights.end(), 0.0); }
 
@@ -48,22 +66,18 @@ void choose_among(std::vector<Block> blocks, double wanted, const BlockOptions& 
 
 void add_softmax(std::span<float> scores, int32_t per_block, std::span<double> weights) {
   CHECK(std::ssize(scores) <= std::ssize(weights) * per_block);
-  float most = -INFINITY;
-  for (const float score : scores) {
-    if (std::isfinite(score)) most = std::max(most, score);
-  }
+  const float most = highest(scores);
+  for (float& score : scores) score = exp_small(score - most);  // 0 for what is not finite
   double sum = 0;
-  for (float& score : scores) {
-    score = std::isfinite(score) ? std::exp(score - most) : 0;
-    sum += score;
+  const size_t all = scores.size(), size = static_cast<size_t>(per_block);
+  for (size_t i = 0, block = 0; i < all; ++block) {
+    float of_block = 0;
+    for (const size_t end = std::min(all, i + size); i < end; ++i) of_block += scores[i];
+    scores[block] = of_block;
+    sum += double{of_block};
   }
   if (sum == 0) return;
-  for (size_t i = 0, block = 0; i < scores.size(); ++block) {
-    double of_block = 0;
-    for (const size_t end = std::min(scores.size(), i + static_cast<size_t>(per_block)); i < end; ++i)
-      of_block += scores[i];
-    weights[block] += of_block / sum;
-  }
+  for (size_t block = 0; block * size < all; ++block) weights[block] += double{scores[block]} / sum;
 }
 
 bool takes_all(const BlockOptions& options, int32_t blocks) {
