@@ -35,6 +35,10 @@ const std::vector<Method>& methods() {
        {{"r", "0"}, {"stale", "unseen"}}},
       {"mend", {{"r", "1"}, {"ahead", "6"}}, {{"r", "0.2"}, {"ahead", "6"}}, {{"r", "0"}, {"ahead", "6"}}},
       {"auto", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}, {"hop", "0"}}},
+      {"auto",
+       {{"r", "1"}, {"ahead", "6"}},
+       {{"r", "0.2"}, {"ahead", "6"}},
+       {{"r", "0"}, {"hop", "0"}, {"ahead", "6"}}},
       {"random", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
       {"oracle", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
   };
@@ -175,7 +179,8 @@ TEST_P(Repair, TheChunkChangesNothing) {
                                                                 {"relaxkv", {{"reads", "anchors"}}},
                                                                 {"mend", {{"stale", "unseen"}}},
                                                                 {"mend", {{"ahead", "8"}}},
-                                                                {"agentkvshift", {{"weight", "one"}}}};
+                                                                {"agentkvshift", {{"weight", "one"}}},
+                                                                {"auto", {{"ahead", "8"}}}};
   for (const int chunk : {512, 50, 7}) {
     const auto e = engine(chunk);
     by_chunk.emplace_back();
@@ -194,6 +199,7 @@ TEST_P(Repair, TheChunkChangesNothing) {
   expect_differ(by_chunk[0][4], by_chunk[0][15]);
   expect_differ(by_chunk[0][4], by_chunk[0][16]);
   expect_differ(by_chunk[0][12], by_chunk[0][17]);
+  expect_differ(by_chunk[0][10], by_chunk[0][18]);
 }
 
 // The rows of tokens that were guessed are forgotten: the answer's own take their places, whatever it says.

@@ -37,8 +37,9 @@ constexpr double kAlike = 0.7;
 
 struct Dial {
   double r, hop;
+  int ahead;  // tokens of the answer that the first look guesses and that look too
 };
-constexpr Dial kDraft{0.05, 0}, kBalanced{0.31, 0.02};
+constexpr Dial kDraft{0.05, 0, 0}, kBalanced{0.31, 0.02, 0};
 constexpr int64_t kFewestLookers = 16;  // right answers of the probe model: .933 with 12, .950 with 16 and 22
 
 // FLOPs of `rows` in all layers: linear layers, and attention over all positions before each row (windows are ignored).
@@ -62,7 +63,7 @@ class Auto : public ReusePolicy {
  public:
   // alike: r for look-alikes.
   Auto(const Dial& dial, double alike, bool unmarked)
-      : plain_(dial.r, dial.hop), alike_(alike, dial.hop), unmarked_(unmarked) {}
+      : plain_(dial), alike_({alike, dial.hop, dial.ahead}), unmarked_(unmarked) {}
 
   bool wants_unmarked() const override { return unmarked_; }
   bool wants_look_alikes() const override { return alike_.dial.r != plain_.dial.r; }
@@ -126,7 +127,7 @@ class Auto : public ReusePolicy {
   }
 
   struct Setting {
-    Setting(double r, double hop) : dial{r, hop}, mend(mend_with(r)) {}
+    explicit Setting(const Dial& d) : dial(d), mend(mend_with(d.r, d.ahead)) {}
     Dial dial;
     std::unique_ptr<ReusePolicy> mend;
   };
@@ -147,6 +148,7 @@ std::unique_ptr<ReusePolicy> make_auto(PolicyParams& p) {
   if (given >= 0) dial.r = given;
   const double alike = p.number("alike", given >= 0 ? given : kAlike, 0, 1);
   dial.hop = p.number("hop", dial.hop, 0, 1);
+  dial.ahead = p.integer("ahead", dial.ahead, 0, kMostAhead);
   return std::make_unique<Auto>(dial, alike, all);
 }
 

@@ -114,7 +114,7 @@ MendParams params_of(PolicyParams& p) {
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
   if (params.anchors < 1) {  // else nobody looks
-    params.ahead = p.integer("ahead", params.ahead, 0, 64);
+    params.ahead = p.integer("ahead", params.ahead, 0, kMostAhead);
     params.value_norm = p.flag("value_norm", params.value_norm);
   }
   params.sees_stale = p.choice("stale", "seen", {"seen", "unseen"}) == "seen";
@@ -140,10 +140,11 @@ MendParams params_of(PolicyParams& p) {
 
 std::unique_ptr<ReusePolicy> make_mend(PolicyParams& p) { return std::make_unique<Mend>(params_of(p)); }
 
-std::unique_ptr<ReusePolicy> mend_with(double r) {
+std::unique_ptr<ReusePolicy> mend_with(double r, int ahead) {
   PolicyParams defaults({});
   MendParams params = params_of(defaults);
   params.r = r;
+  params.ahead = ahead;
   return std::make_unique<Mend>(params);
 }
 

@@ -458,6 +458,19 @@ TEST(Auto, WhatTheQuestionLooksAtLooksToo) {
   EXPECT_TRUE(validate(none, config, {{0, 10}}).ok());
 }
 
+TEST(Auto, TokensAheadAreOfTheFirstLook) {
+  PromptLayout layout{1024, 0, {{0, 1000}}};
+  for (const char* quality : {"draft", "balanced"}) {
+    for (const double look_alikes : {0.0, 0.3}) {
+      layout.look_alikes = look_alikes;
+      const Plan plan = checked_plan(*policy("auto", {{"quality", quality}, {"ahead", "4"}}), layout, half_billion());
+      EXPECT_EQ(plan.stages[0].ahead, 4);
+      for (size_t i = 1; i < plan.stages.size(); ++i) EXPECT_EQ(plan.stages[i].ahead, 0);
+      EXPECT_EQ(checked_plan(*policy("auto", {{"quality", quality}}), layout, half_billion()).stages[0].ahead, 0);
+    }
+  }
+}
+
 TEST(Auto, DraftIsMend) {
   const ModelConfig config = config_of(2);
   const auto computed = [&](const std::string& name, std::map<std::string, std::string> params) {
@@ -506,7 +519,8 @@ TEST(Policy, ParametersThatDoNothingAreRefused) {
     const auto made = make_policy(name, params);
     EXPECT_TRUE(made.ok()) << made.error().message;
   };
-  for (const auto& [param, value] : {std::pair("r", "0.2"), {"hop", "0.1"}, {"alike", "0.5"}, {"text", "all"}}) {
+  for (const auto& [param, value] :
+       {std::pair("r", "0.2"), {"hop", "0.1"}, {"alike", "0.5"}, {"text", "all"}, {"ahead", "4"}}) {
     refused("auto", {{"quality", "exact"}, {param, value}},
             fmt::format("no parameter '{}' beside quality=exact", param));
     taken("auto", {{"quality", "draft"}, {param, value}});
