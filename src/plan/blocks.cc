@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/exp_small.h"
+#include "base/highest.h"
 
 namespace kvilt {
 namespace {
@@ -16,23 +17,6 @@ struct Block {
   double share = 0;  // of its tile's weights
   bool always = false;
 };
-
-// Of those that are finite; -inf if none is. In lanes that the compiler makes vectors of.
-float highest(std::span<const float> scores) {
-  constexpr size_t kLanes = 16;
-  float lanes[kLanes];
-  std::ranges::fill(lanes, -INFINITY);
-  const auto take = [](float score, float& most) {
-    const float finite = score < INFINITY ? score : -INFINITY;
-    most = finite > most ? finite : most;
-  };
-  size_t i = 0;
-  for (; i + kLanes <= scores.size(); i += kLanes) {
-    for (size_t l = 0; l < kLanes; ++l) take(scores[i + l], lanes[l]);
-  }
-  for (; i < scores.size(); ++i) take(scores[i], lanes[0]);
-  return *std::ranges::max_element(lanes);
-}
 
 double sum_of(std::span<const double> weights) { return std::accumulate(weights.begin(), weights.end(), 0.0); }
 
@@ -66,7 +50,8 @@ void choose_among(std::vector<Block> blocks, double wanted, const BlockOptions& 
 
 void add_softmax(std::span<float> scores, int32_t per_block, std::span<double> weights) {
   CHECK(std::ssize(scores) <= std::ssize(weights) * per_block);
-  const float most = highest(scores);
+  const float most =
+      highest(scores.size(), -INFINITY, [&](size_t i) { return scores[i] < INFINITY ? scores[i] : -INFINITY; });
   for (float& score : scores) score = exp_small(score - most);  // 0 for what is not finite
   double sum = 0;
   const size_t all = scores.size(), size = static_cast<size_t>(per_block);

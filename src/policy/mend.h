@@ -7,9 +7,10 @@
 
 namespace kvilt {
 
+inline constexpr int kMostAhead = 64;
+
 // mend that recomputes the share r of the reused tokens, whose look takes `ahead` guessed tokens of the answer in, with
 // defaults for the rest. REQUIRES: r in [0, 1], ahead in [0, kMostAhead].
-inline constexpr int kMostAhead = 64;
 std::unique_ptr<ReusePolicy> mend_with(double r, int ahead);
 
 }  // namespace kvilt
