@@ -363,6 +363,34 @@ TEST_P(SamKVLimits, OthersDoNotFindWhatTheSingleAngleLeaves) {
   }
 }
 
+// Who starts again in the middle of an answer has the distances that its prompt and its answer had.
+TEST_P(SamKVLimits, ThePreemptedKeepTheSingleAngle) {
+  const auto large = engine();
+  const auto small =
+      open_for_test({.model = kModel, .backend = GetParam(), .kv_bytes = 1100 * large->info().kv_bytes_per_token});
+  std::vector<Request> requests;
+  for (uint32_t seed = 40; seed < 44; ++seed) {
+    requests.push_back(unpublished(tokens(300, seed), "multi-infllm", {{"local", "20"}, {"angle", "single"}}, 150));
+    requests.back().evaluation.forced = tokens(150, seed + 9);
+  }
+  const auto gate = hold(*small);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Request& request : requests) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(small->submit(request, sinks.back()).ok());
+  }
+  gate->open();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Completion done = sinks[i]->wait();
+    ASSERT_FALSE(done.error) << done.error->message;
+    EXPECT_EQ(done.logits.all, ask_ok(*large, requests[i]).completion.logits.all) << i;
+    requests[i].policy.params["angle"] = "true";
+    const auto plain = ask_ok(*large, requests[i]).completion.logits.all;
+    EXPECT_NE(done.logits.all.back(), plain.back()) << "power: the last row has another angle";
+  }
+  EXPECT_GT(small->stats().preemptions, 0u) << "power";
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, SamKVLimits, testing::Values("reference", "auto"));
 
 }  // namespace
