@@ -363,6 +363,23 @@ TEST_P(SamKVLimits, OthersDoNotFindWhatTheSingleAngleLeaves) {
   }
 }
 
+// A document that was cached in front of the very question is found with it, as one piece.
+TEST_P(SamKVLimits, ADocumentIsOneAlsoWhereThePieceRunsOn) {
+  const auto e = engine();
+  warm(*e, join({head, a, question}));
+  const auto ask_marked = [&](const std::string& policy, Params params) {
+    Request request = unpublished(join({head, c, a, question}), policy, std::move(params));
+    request.prompt.marks = {{9, 92}, {92, 182}};
+    return ask_ok(*e, std::move(request));
+  };
+  const Outcome full = ask_marked("full", {}), naive = ask_marked("naive", {});
+  EXPECT_EQ(naive.usage().reused, 83 + 90 + 21) << "power: the question too";
+  expect_equal(ask_marked("samkv", with({{"keep", "1"}, {"recompute", "all"}})), full);
+  expect_differ(ask_marked("samkv", with({{"keep", "1"}, {"recompute", "none"}})), full);
+  const double kept = ask_marked("samkv", with({{"keep", "0.6"}})).usage().kept;
+  EXPECT_NEAR(kept, 0.6, 0.06);
+}
+
 // Who starts again in the middle of an answer has the distances that its prompt and its answer had.
 TEST_P(SamKVLimits, ThePreemptedKeepTheSingleAngle) {
   const auto large = engine();

@@ -35,8 +35,13 @@ std::optional<Run> question_in(const PromptLayout& layout) {
   return Run{std::clamp(std::max(begin, end - kLongest), std::min(layout.prefix, end - 1), end - 1), end};
 }
 
+Run end_of_prompt(const PromptLayout& layout) {
+  const int32_t end = layout.answer >= 0 ? layout.answer : layout.prompt_len;
+  return {end - 1, end};
+}
+
 Runs rows_of_question(const PromptLayout& layout, const std::optional<Run>& question) {
-  const Run end = question ? Run{question->begin, layout.prompt_len} : layout.tail();
+  const Run end{question.value_or(end_of_prompt(layout)).begin, layout.prompt_len};
   return unite(layout.fresh(), Runs{{std::max(end.begin, std::min(layout.prefix, layout.prompt_len - 1)), end.end}});
 }
 

@@ -1,6 +1,6 @@
 // policy/document_stage.h: what methods share that read a question over blocks of documents: where the question is, and a
 // stage in which a document looks at itself, whose results are stored with it.
-// Idea:       a document's rows run once more over its own cached KV, as when it was prefilled alone: nothing is written,
+// Idea:       a document's rows run once more over its own cached KV and see nothing before it: nothing is written,
 //             and what is found out does not depend on the prompt around it.
 // Threads:    pure; any thread.
 #pragma once
@@ -20,7 +20,9 @@ bool is_sound_annex(const AnnexKind& kind, int32_t tokens, std::span<const std::
 
 // Where the question is: from the last mark on, or the last fresh run; its last 256 positions.
 std::optional<Run> question_in(const PromptLayout& layout);
-// What the last stage computes: all that is new, and the question; without one the last position.
+// In its place, where there is none: the last position, of a prompt that starts again the last one before its answer.
+Run end_of_prompt(const PromptLayout& layout);
+// What the last stage computes: all that is new, and from the question on; without one from the end of the prompt on.
 Runs rows_of_question(const PromptLayout& layout, const std::optional<Run>& question);
 
 std::vector<int> all_layers(int L);

@@ -7,6 +7,7 @@
 //          2. Layer 0 up to its cut: the question's queries. 3. The other layers, with a cut at each.
 // Cost:    naive's rows, with a product of the mean query and all mean keys in each layer; less attention.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "policy/document_stage.h"
@@ -86,11 +87,13 @@ class MultiInfLLM : public ReusePolicy {
   // Blocks that lie in the beginning or the end in part belong to it.
   InfLLMContext context(const PromptLayout& layout) const {
     const BlockCut cut = params_.cut();
-    InfLLMContext out{.documents = {layout, kBlockMeans, cut}, .question = question_in(layout).value_or(layout.tail())};
+    InfLLMContext out{.documents = {layout, kBlockMeans, cut},
+                      .question = question_in(layout).value_or(end_of_prompt(layout))};
     const int32_t local = out.question.begin - params_.local;
     int64_t tokens = 0, always = 0;
-    for (const Run& piece : layout.pieces) {
-      if (piece.end > out.question.begin) continue;
+    for (Run piece : layout.pieces) {
+      piece.end = std::min(piece.end, out.question.begin);  // one may run on into the question
+      if (piece.size() <= 0) continue;
       tokens += piece.size();
       const size_t before = out.blocks.size();
       for (int32_t b = 0; b < cut.blocks(piece.size()); ++b) {
@@ -126,7 +129,7 @@ class MultiInfLLM : public ReusePolicy {
         for (int e = 0; e < config.E; ++e)
           score += query[h * config.E + e] * double{key[h / (config.H / config.G) * config.E + e]};
       }
-      order.emplace_back(-score, i);
+      order.emplace_back(std::isnan(score) ? HUGE_VAL : -score, i);  // so that an order is one
     }
     std::ranges::stable_sort(order);
     Runs out;

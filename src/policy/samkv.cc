@@ -30,7 +30,7 @@ struct SamKVParams {
 
 // How a prompt is read.
 struct Reading {
-  std::vector<Run> documents{};  // all pieces before the question
+  std::vector<Run> documents{};  // all pieces, as far as they lie before the question
   StudiedDocuments long_ones;    // those with a middle
   std::optional<Run> question;
   Runs middle{};       // of the long ones
@@ -91,9 +91,10 @@ class SamKV : public ReusePolicy {
   Reading reading(const PromptLayout& layout) const {
     const BlockCut& cut = params_.choice.cut;
     Reading out{.long_ones = {layout, kBlockStats, cut}, .question = question_in(layout)};
-    const int32_t end = out.question ? out.question->begin : layout.prompt_len;
-    for (const Run& piece : layout.pieces) {
-      if (piece.end > end) continue;
+    const int32_t end = out.question ? out.question->begin : end_of_prompt(layout).end;
+    for (Run piece : layout.pieces) {
+      piece.end = std::min(piece.end, end);  // one may run on into the question
+      if (piece.size() <= 0) continue;
       const Run middle = cut.middle(piece.size());
       if (middle.size() > 0) {
         out.long_ones.add(piece);
@@ -102,7 +103,7 @@ class SamKV : public ReusePolicy {
       }
       out.documents.push_back(piece);
     }
-    out.middle = subtract(out.middle, Runs{layout.tail()});  // the last row sees itself
+    out.middle = subtract(out.middle, Runs{{end_of_prompt(layout).begin, layout.prompt_len}});  // a row sees itself
     const bool given = params_.choice.keep >= 1 && params_.recompute != Recompute::kRule;
     out.looks = out.long_ones.size() > 0 && out.question && !given;
     return out;
@@ -199,6 +200,7 @@ std::unique_ptr<ReusePolicy> make_samkv(PolicyParams& p) {
   params.recompute = recompute == "none" ? Recompute::kNone : recompute == "all" ? Recompute::kAll : Recompute::kRule;
   const bool fuses = p.choice("fate", "overwrite", {"overwrite", "fuse"}) == "fuse";
   const double theta = p.number("theta", -1, -1, 1);
+  if (theta < 0 && theta != -1) p.wrong("parameter 'theta' is a share from 0 to 1, or -1: the cosine");
   if (theta >= 0 && !fuses) p.wrong("parameter 'theta' is for fate=fuse");
   if (fuses) params.fate = Fate{.share = std::max(0.0, theta), .by_cosine = theta < 0};
   return std::make_unique<SamKV>(params);

@@ -41,6 +41,9 @@ double score_of(const HeadShape& shape, const std::vector<double>& query, const 
   return sum;
 }
 
+// Of a model whose numbers are none (the engine refuses its logits later): the lowest score, so that an order is one.
+double sound(double score) { return std::isnan(score) ? -HUGE_VAL : score; }
+
 struct Scores {
   std::vector<double> of_block;  // all of the document's
   double share = 0;              // P of this layer, equation (2)
@@ -67,6 +70,7 @@ Scores scores_of(const BlockChoice& choice, const HeadShape& shape, const std::v
   const double at_anchor = anchored > 0 ? score_of(shape, query, anchor.data()) : -HUGE_VAL;
   const double most = out.of_block[stats.attention.max_block], least = out.of_block[stats.attention.min_block];
   out.share = at_anchor > most ? 0 : at_anchor > least ? (most - at_anchor) / (most - least) : choice.literal ? 0 : 1;
+  if (!std::isfinite(out.share)) out.share = 1;
   // To compare with other documents'.
   double scale = std::sqrt(dot(query, query)), zero = 0;
   if (choice.by_range) {
@@ -75,7 +79,7 @@ Scores scores_of(const BlockChoice& choice, const HeadShape& shape, const std::v
     zero = *low;
     scale = *high - *low;
   }
-  for (double& s : out.of_block) s = scale > 0 ? (s - zero) / scale : 0;
+  for (double& s : out.of_block) s = sound(scale > 0 ? (s - zero) / scale : 0);
   return out;
 }
 
@@ -111,7 +115,8 @@ KeptBlocks choose_blocks(const BlockChoice& choice, const HeadShape& shape,
         share[i] += scores[l][i].share / static_cast<double>(choice.stable.size());
     }
     for (size_t l = 1; choice.shared && l < layers; ++l) {
-      for (size_t b = 0; b < scores[0][i].of_block.size(); ++b) scores[0][i].of_block[b] += scores[l][i].of_block[b];
+      for (size_t b = 0; b < scores[0][i].of_block.size(); ++b)
+        scores[0][i].of_block[b] = sound(scores[0][i].of_block[b] + scores[l][i].of_block[b]);
     }
   }
   int64_t most = choice.all_blocks / std::max(1, choice.documents);
