@@ -87,6 +87,29 @@ TEST_F(AnnexTest, BlocksOfASegmentAreListedOnce) {
   EXPECT_TRUE(listed({2 * slots + 3, 3 * slots}).empty());
 }
 
+// A hot text that is found in ever other runs does not collect a block for each of them.
+TEST_F(AnnexTest, OfTooManyBlocksTheOldestGo) {
+  constexpr AnnexKind kStats{AnnexOf::kBlockStats, 0}, kMeans{AnnexOf::kBlockMeans, 0};
+  auto writer = table_with({{0, slots}});
+  const auto kv = writer->publish({0, slots});
+  const std::vector<std::byte> some(40, std::byte{1});
+  kv->attach(kMeans, {0, 9}, some);
+  kv->attach(kAtTwo, {0, 30}, rows_of({0, 30}));
+  const auto listed = [&] { return std::ssize(blocks_within(*kv, {0, slots})); };
+  for (int32_t i = 0; i < kMostBlocks; ++i) kv->attach(kStats, {i, 20 + i}, some);
+  EXPECT_EQ(listed(), kMostBlocks + 1) << "power: all are there";
+  const int64_t full = used();
+  for (int32_t i = kMostBlocks; i < 3 * kMostBlocks; ++i) kv->attach(kStats, {i, 20 + i}, some);
+  EXPECT_EQ(listed(), kMostBlocks + 1);
+  EXPECT_EQ(used(), full);
+  PageTable reader(store, rope);
+  reader.place({kv, 0, slots, 0});
+  const auto blocks = annex_blocks(reader.first_placements(), kStats);
+  ASSERT_EQ(blocks.size(), static_cast<size_t>(kMostBlocks));
+  EXPECT_EQ(blocks.back().positions, (kvilt::Run{3 * kMostBlocks - 1, 3 * kMostBlocks + 19})) << "the newest stays";
+  EXPECT_EQ(annexed(reader.first_placements(), kAtTwo), (Runs{{0, 30}})) << "rows by token do not count";
+}
+
 TEST_F(AnnexTest, ItsPagesGoWithTheKv) {
   auto writer = table_with({{0, 2 * slots}});
   auto kv = writer->publish({0, 2 * slots});

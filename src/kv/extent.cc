@@ -52,9 +52,20 @@ void Extent::grow(int64_t by) {
 
 void Extent::attach(AnnexKind kind, Run positions, std::span<const std::byte> bytes) {
   CHECK(users_ > 0);
+  if (!by_token(kind.of)) drop_oldest_block(kind);
   annexes_.push_back(std::make_unique<const Annex>(store_, kind, positions, bytes));
   grow(annexes_.back()->pages());
   annexed_ += annexes_.back()->pages();
+}
+
+// If one more would be too many.
+void Extent::drop_oldest_block(AnnexKind kind) {
+  const auto is_one = [&](const auto& annex) { return annex->kind() == kind; };
+  if (std::ranges::count_if(annexes_, is_one) < kMostBlocks) return;
+  const auto oldest = std::ranges::find_if(annexes_, is_one);
+  grow(-(*oldest)->pages());
+  annexed_ -= (*oldest)->pages();
+  annexes_.erase(oldest);
 }
 
 void Extent::drop_annexes() {

@@ -29,6 +29,7 @@ class PageStore;
 using PageId = int32_t;
 
 inline constexpr int32_t kExtentSlots = 256;  // about; a whole number of pages, at least one
+inline constexpr int kMostBlocks = 16;        // annexes about runs that end in an extent; of the shortest, two of each
 
 class Extent : public Evictable {
  public:
@@ -50,7 +51,9 @@ class Extent : public Evictable {
 
   // A kept segment has (by = 1), or no longer has (-1), slots in the page at that layer.
   void cover(int layer, int page, int by);
-  // Side data of tokens with slots here. REQUIRES: the store has the pages that it takes; somebody uses the extent.
+  // Side data of tokens with slots here. Of blocks of a kind the oldest goes where there would be more than kMostBlocks:
+  // a hot text that is found in ever other runs would collect one for each. REQUIRES: the store has the pages that it
+  // takes; somebody uses the extent.
   void attach(AnnexKind kind, Run positions, std::span<const std::byte> bytes);
   std::span<const std::unique_ptr<const Annex>> annexes() const { return annexes_; }
   // All pages go back to the pool. REQUIRES: nobody uses it.
@@ -87,6 +90,7 @@ class Extent : public Evictable {
   void release(Hold hold);
   void drop(int list, int page);
   void drop_annexes();
+  void drop_oldest_block(AnnexKind kind);
   void grow(int64_t by);
   void become_idle();
   void leave_idle();
