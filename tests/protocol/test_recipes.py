@@ -117,7 +117,7 @@ def test_page(page, base_url, model, request, capsys, monkeypatch, tmp_path):
         assert "'acc,none': " in printed
     if page in ("langchain", "haystack"):
         read = [int(tokens) for tokens in re.findall(r"^(\d+) tokens from the cache", printed, re.MULTILINE)]
-        assert len(read) == 2
+        assert len(read) == 2 and (model == "fake" or read[1] > 0), "the second question finds the first one's text"
     if page == "ag2":
         talk = re.findall(r"^(planner|critic): \S", printed, re.MULTILINE)
         assert talk[:4] == ["planner", "critic", "planner", "critic"]
