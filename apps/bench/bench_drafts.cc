@@ -120,8 +120,11 @@ Asked call(const DraftsOptions&, int n) {
 
 Asked story(const DraftsOptions&, int n) {
   const char* about[] = {"a lighthouse keeper who collects clocks", "two rivers that meet under a city",
-                         "a baker whose bread tells the future"};
-  Asked out{"free", chat_of("You are a writer.", std::string("Write a long story about ") + about[n % 3] + "."), {}};
+                         "a baker whose bread tells the future",    "a train that stops where nobody lives",
+                         "the last letter of an old postman",       "a violin that was lost at sea",
+                         "children who find a map of the wind",     "a judge who must decide about a shadow",
+                         "the night on which all bells were still"};
+  Asked out{"free", chat_of("You are a writer.", fmt::format("Write a long story about {}.", about[n % 9])), {}};
   out.free = true;
   return out;
 }

@@ -190,9 +190,16 @@ std::unique_ptr<ReusePolicy> make_samkv(PolicyParams& p) {
   choice.cut.local = p.integer("local", 2, 0, 1 << 16);
   choice.keep = p.number("keep,budget", 0, 0, 1);
   choice.bias = p.flag("bias", true);
-  if (choice.keep == 0) choice.literal = p.flag("literal", false);
+  if (choice.keep == 0) {
+    using Anchor = BlockChoice::Anchor;
+    choice.literal = p.flag("literal", false);
+    const std::string anchor = p.choice("anchor", "ends", {"ends", "first", "last"});
+    choice.anchor = anchor == "first" ? Anchor::kFirst : anchor == "last" ? Anchor::kLast : Anchor::kEnds;
+    choice.middle_only = p.choice("total", "all", {"all", "middle"}) == "middle";
+  }
   choice.shared = p.choice("blocks", "layer", {"layer", "shared"}) == "shared";
   choice.by_range = p.choice("norm", "query", {"query", "range"}) == "range";
+  if (choice.bias) choice.cosine_by_head = p.choice("cosine", "layer", {"layer", "head"}) == "head";
   params.stable_begin = p.integer("stable_begin", -1, -1, 1 << 16);
   params.stable_end = p.integer("stable_end", -1, -1, 1 << 16);
   if (params.stable_begin < 0 && params.stable_end < 0) params.layers = p.layer_map("layers");

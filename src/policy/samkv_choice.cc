@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 namespace kvilt {
@@ -14,17 +15,22 @@ double dot(const A& a, const B& b) {
 }
 
 // The layer's query of document i, equation (1).
-std::vector<double> query_of(const BlockChoice& choice, const std::vector<double>& query,
+std::vector<double> query_of(const BlockChoice& choice, int E, const std::vector<double>& query,
                              const std::vector<DocumentStats>& documents, size_t i, size_t layer) {
   std::vector<double> out = query;
   if (!choice.bias || documents.size() < 2) return out;
-  const double length = std::sqrt(dot(query, query)), others = static_cast<double>(documents.size()) - 1;
+  const size_t part = choice.cosine_by_head ? static_cast<size_t>(E) : query.size();
+  const double others = static_cast<double>(documents.size()) - 1;
   for (size_t j = 0; j < documents.size(); ++j) {
     if (j == i) continue;
-    const std::vector<float>& local = documents[j].layers[layer].local_query;
-    const double lengths = length * std::sqrt(dot(local, local));
-    const double weight = lengths > 0 ? std::abs(dot(query, local)) / lengths / others : 0;
-    for (size_t e = 0; e < out.size(); ++e) out[e] += weight * local[e];
+    const std::span<const float> all = documents[j].layers[layer].local_query;
+    for (size_t from = 0; from < query.size(); from += part) {
+      const auto of = std::span(query).subspan(from, part);
+      const auto local = all.subspan(from, part);
+      const double lengths = std::sqrt(dot(of, of)) * std::sqrt(dot(local, local));
+      const double weight = lengths > 0 ? std::abs(dot(of, local)) / lengths / others : 0;
+      for (size_t e = 0; e < part; ++e) out[from + e] += weight * local[e];
+    }
   }
   return out;
 }
@@ -44,6 +50,14 @@ double score_of(const HeadShape& shape, const std::vector<double>& query, const 
 // Of a model whose numbers are none (the engine refuses its logits later): the lowest score, so that an order is one.
 double sound(double score) { return std::isnan(score) ? -HUGE_VAL : score; }
 
+// Without a beginning (or an end) that is always kept, the other one is the anchor.
+bool is_anchor(BlockChoice::Anchor anchor, const Run& middle, int32_t block, int32_t blocks) {
+  const bool first = block < middle.begin, last = block >= middle.end;
+  if (anchor == BlockChoice::Anchor::kFirst && middle.begin > 0) return first;
+  if (anchor == BlockChoice::Anchor::kLast && middle.end < blocks) return last;
+  return first || last;
+}
+
 struct Scores {
   std::vector<double> of_block;  // all of the document's
   double share = 0;              // P of this layer, equation (2)
@@ -61,7 +75,7 @@ Scores scores_of(const BlockChoice& choice, const HeadShape& shape, const std::v
   for (int32_t b = 0; b < blocks; ++b) {
     const float* key = stats.block_keys.data() + b * width;
     out.of_block.push_back(score_of(shape, query, key));
-    if (b >= middle.begin && b < middle.end) continue;
+    if (!is_anchor(choice.anchor, middle, b, blocks)) continue;
     const double tokens = choice.cut.tokens_of(b, document.tokens).size();
     anchored += tokens;
     for (size_t e = 0; e < width; ++e) anchor[e] += tokens * key[e];
@@ -110,7 +124,7 @@ KeptBlocks choose_blocks(const BlockChoice& choice, const HeadShape& shape,
   for (size_t i = 0; i < D; ++i) {
     middle_blocks += choice.cut.middle(documents[i].tokens).size();
     for (size_t l = 0; l < layers; ++l) {
-      scores[l][i] = scores_of(choice, shape, query_of(choice, query[l], documents, i, l), documents[i], l);
+      scores[l][i] = scores_of(choice, shape, query_of(choice, shape.E, query[l], documents, i, l), documents[i], l);
       if (std::ranges::find(choice.stable, static_cast<int>(l)) != choice.stable.end())
         share[i] += scores[l][i].share / static_cast<double>(choice.stable.size());
     }
@@ -119,7 +133,7 @@ KeptBlocks choose_blocks(const BlockChoice& choice, const HeadShape& shape,
         scores[0][i].of_block[b] = sound(scores[0][i].of_block[b] + scores[l][i].of_block[b]);
     }
   }
-  int64_t most = choice.all_blocks / std::max(1, choice.documents);
+  int64_t most = (choice.middle_only ? middle_blocks : choice.all_blocks) / std::max(1, choice.documents);
   if (choice.keep > 0)
     most = std::max<int64_t>(0, std::llround(choice.keep * choice.all_blocks) - (choice.all_blocks - middle_blocks));
   KeptBlocks out(layers, std::vector<std::vector<int32_t>>(D));

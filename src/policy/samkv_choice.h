@@ -21,12 +21,16 @@ struct HeadShape {
 
 struct BlockChoice {
   BlockCut cut;
-  bool bias = true;         // queries take what the other documents ask
-  bool literal = false;     // where the anchor is below the block looked at least: keep nothing, as printed; else all
-  bool shared = false;      // the same blocks in all layers, by the sum of their scores
-  bool by_range = false;    // scores are made comparable by their range within the document; else by the query's length
-  double keep = 0;          // > 0: this share of all blocks, whatever the anchors say
-  std::vector<int> stable;  // layers that say how many
+  bool bias = true;       // queries take what the other documents ask
+  bool literal = false;   // where the anchor is below the block looked at least: keep nothing, as printed; else all
+  bool shared = false;    // the same blocks in all layers, by the sum of their scores
+  bool by_range = false;  // scores are made comparable by their range within the document; else by the query's length
+  // What the paper leaves open (docs/papers.md#samkv).
+  bool cosine_by_head = false;  // |cos| of equation 1 for each query head; else over all of them
+  enum class Anchor : uint8_t { kEnds, kFirst, kLast } anchor = Anchor::kEnds;  // whose mean key it is
+  bool middle_only = false;               // the blocks that (blocks of all documents) / D counts
+  double keep = 0;                        // > 0: this share of all blocks, whatever the anchors say
+  std::vector<int> stable;                // layers that say how many
   int32_t documents = 0, all_blocks = 0;  // those without a middle included
 };
 
