@@ -1,6 +1,7 @@
 // base/keyed_hash.h: keyed BLAKE2b (libsodium), 16-byte digests; the keys of everything that requests share.
-// Source: BLAKE2b (RFC 7693); docs/design/finding.md#bytes-of-the-keys. The secret is drawn once per process, or
-//         once per cache folder (tier/disk_tier.h), so a digest can neither be guessed nor compared across servers.
+// Source: BLAKE2b (RFC 7693); docs/design/finding.md#bytes-of-the-keys. The secret is the process's own, with a
+//         cache folder that one's (tier/disk_tier.h), with a Redis that of all servers that share it
+//         (tier/redis_tier.h). A digest cannot be guessed, and is compared only with those of the same secret.
 #pragma once
 
 #include <array>

@@ -49,8 +49,9 @@ Result<std::vector<TenantOptions>> read_tenants(const std::string& path);
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;           // 0: any free one; see port()
-  std::string api_key = {};  // one tenant, and an admin's; empty: no key needed. Guards everything but / and /health
+  int port = 8000;  // 0: any free one; see port()
+  // One tenant, and an admin's; empty: no key needed. Guards everything but /, /health, /v1/health and /version.
+  std::string api_key = {};
   // Several, each with keys of its own; excludes api_key. /metrics and /v1/cache/clear then need an admin's key.
   std::vector<TenantOptions> tenants = {};
   bool open_metrics = false;     // /metrics needs no key, with api_key; an error with tenants, of which it tells

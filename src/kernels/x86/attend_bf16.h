@@ -44,7 +44,7 @@ const TileKernels& amx_tiles(const TileShape& shape);
 // KVILT_BF16_DOTS=0 or 1 decides instead (1: only where the machine has it), for measurements.
 bool bf16_dots_pay();
 
-// AMX has tdpbf16ps: 4 times the operations of an fp32 FMA at the least, so nothing is measured. KVILT_BF16_DOTS=0: no.
+// AMX has tdpbf16ps: many times as fast as FMAs, so nothing is measured. KVILT_BF16_DOTS=0: no.
 bool bf16_tiles_pay();
 
 // Heads of E elements are multiplied in bf16: bf16_dots_pay(), and E is a multiple of 32.
