@@ -1,10 +1,13 @@
 // Several engines on one Redis: what one computed the others reuse, equal to the bit to a full pass; whatever Redis does,
 // answers stay right.
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "engine/load.h"
@@ -434,6 +437,86 @@ TEST_F(RedisCacheTest, FolderAndRedisTogether) {
   EXPECT_EQ(out.completion.usage.disk, 0);
   expect_equal(out, dense);
   std::filesystem::remove_all(folder);
+}
+
+// A folder beside a Redis that forgets all when it ends, and no key: which secret both have.
+class FolderAndRedisTest : public RedisCacheTest {
+ protected:
+  ~FolderAndRedisTest() override {
+    for (const std::string& folder : folders_) std::filesystem::remove_all(folder);
+  }
+  std::string new_folder() {
+    std::string name = testing::TempDir() + "kvilt_secret_XXXXXX";
+    return folders_.emplace_back(::mkdtemp(name.data()));
+  }
+  std::unique_ptr<Engine> open_on(const std::string& folder, bool redis = true) const {
+    EngineOptions both = options();
+    both.cache_dir = folder;
+    if (!redis) both.cache_redis = "";
+    return open_for_test(both);
+  }
+  void empty_redis() {
+    server->end();
+    server->start();
+    ASSERT_TRUE(server->keys().empty());
+  }
+  int from_folder(Engine& engine) const {
+    const Outcome out = ask_prefix(engine, asked);
+    expect_equal(out, dense);
+    return out.completion.usage.disk;
+  }
+  std::string secret_of(const std::string& folder) const {
+    std::ifstream file(folder + "/kvilt-cache/secret", std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+ private:
+  std::vector<std::string> folders_;
+};
+
+TEST_F(FolderAndRedisTest, AnEmptyRedisCostsNoFolderAnything) {
+  const std::string one = new_folder(), two = new_folder();
+  ASSERT_NE(one, two);
+  warm(*open_on(one), known);
+  const std::string secret = secret_of(one);
+  warm(*open_on(two), known);  // reads nothing: it is written beside the first one's secret
+  EXPECT_EQ(secret_of(two), secret) << "a folder that held nothing takes what Redis has";
+  for (const std::string& first : {one, two}) {
+    empty_redis();
+    EXPECT_EQ(from_folder(*open_on(first)), static_cast<int>(known.size())) << "whoever comes first";
+    EXPECT_EQ(from_folder(*open_on(first == one ? two : one)), static_cast<int>(known.size()));
+  }
+  EXPECT_EQ(from_folder(*open_on(one, false)), static_cast<int>(known.size())) << "nor does none";
+  EXPECT_EQ(from_folder(*open_on(new_folder())), 0) << "power";
+}
+
+// A Redis of others goes first. The folder's own secret stays, and is offered to the next one that is empty.
+TEST_F(FolderAndRedisTest, AnothersSecretGoesFirst) {
+  const std::string folder = new_folder();
+  warm(*open_on(folder, false), known);
+  warm(*open(), tokens(100, 9));  // Redis has one now
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  EXPECT_EQ(from_folder(*open_on(folder)), 0);
+  spdlog::set_default_logger(before);
+  EXPECT_NE(log.str().find(folder + ": 1 of its pieces were stored under its own secret"), std::string::npos)
+      << log.str();
+  ASSERT_EQ(server->ask({"DEL", "kvilt:secret"}).number, 1);
+  EXPECT_EQ(from_folder(*open_on(folder)), static_cast<int>(known.size())) << "as the log says";
+}
+
+// Folders of earlier versions never had the secret of what they hold: they take it while Redis has it still.
+TEST_F(FolderAndRedisTest, WhatWasStoredBesideThisRedisStaysFound) {
+  const std::string folder = new_folder();
+  warm(*open_on(folder), known);
+  const std::string secret = secret_of(folder);
+  std::ofstream(folder + "/kvilt-cache/secret", std::ios::binary) << std::string(32, 'x');
+  EXPECT_EQ(from_folder(*open_on(folder)), static_cast<int>(known.size()));
+  EXPECT_EQ(secret_of(folder), secret);
+  empty_redis();
+  EXPECT_EQ(from_folder(*open_on(folder)), static_cast<int>(known.size()));
 }
 
 TEST_F(RedisCacheTest, WhatIsNoAddressIsAnError) {

@@ -14,6 +14,10 @@ int64_t queue_bytes(const PageStore& store) {
   return std::clamp<int64_t>(pool / 8, int64_t{16} << 20, int64_t{256} << 20);
 }
 
+std::unique_ptr<ContentIndex> empty_index(const HashSecret& secret, int min_segment) {
+  return std::make_unique<ContentIndex>(secret, ContentIndexOptions::for_min_tokens(min_segment));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DiskCache>> DiskCache::open(std::unique_ptr<Tier> tier, const HashSecret& secret,
@@ -32,7 +36,7 @@ DiskCache::DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const
       cache_(cache),
       min_segment_(min_segment),
       token_bytes_(cache.store().shape().token_bytes()),
-      index_(secret, ContentIndexOptions::for_min_tokens(min_segment)),
+      index_(empty_index(secret, min_segment)),
       io_(queue_bytes(cache.store())) {}
 
 DiskCache::~DiskCache() = default;
@@ -46,7 +50,7 @@ Status DiskCache::announce() {
 }
 
 void DiskCache::announce(StoredPiece& piece) {
-  SegmentInfo info{std::move(piece.tokens), index_.domain(piece.domain), piece.exact, piece.parent,
+  SegmentInfo info{std::move(piece.tokens), index_->domain(piece.domain), piece.exact, piece.parent,
                    piece.parent_tokens};
   if (piece.exact && !piece.prefix) info.found_as = FoundAs::kPieces;
   const uint64_t id = piece.id;
@@ -57,13 +61,13 @@ void DiskCache::announce(StoredPiece& piece) {
   }
   // First: what the index has is here, also where memory ends.
   stored_.at(id) = {.pos = piece.pos, .behind = piece.behind, .serial = ++announced_, .blocks = piece.blocks};
-  if (!index_.insert(id, std::move(info))) {
-    index_.erase(id);
+  if (!index_->insert(id, std::move(info))) {
+    index_->erase(id);
     stored_.erase(id);
     return;
   }
-  for (const Run& mark : piece.marks) index_.add_mark(id, mark.begin, mark.end);
-  for (const CleanNote& note : piece.clean) index_.add_clean(id, note);
+  for (const Run& mark : piece.marks) index_->add_mark(id, mark.begin, mark.end);
+  for (const CleanNote& note : piece.clean) index_->add_clean(id, note);
 }
 
 // REQUIRES: index_ has it.
@@ -75,8 +79,8 @@ DiskCache::Stored& DiskCache::stored(uint64_t id) {
 
 // What it continues may have been removed, or be another piece under the same id.
 bool DiskCache::continues(const StoredPiece& piece) {
-  if (!index_.contains(piece.parent)) return false;
-  const auto count = static_cast<int32_t>(index_.info(piece.parent).tokens.size());
+  if (!index_->contains(piece.parent)) return false;
+  const auto count = static_cast<int32_t>(index_->info(piece.parent).tokens.size());
   return piece.parent_tokens > 0 && piece.parent_tokens <= count &&
          stored(piece.parent).pos + piece.parent_tokens == piece.pos &&
          piece.behind == behind(piece.parent, piece.parent_tokens);
@@ -86,7 +90,7 @@ bool DiskCache::continues(const StoredPiece& piece) {
 Digest DiskCache::behind(uint64_t parent, int32_t tokens) {
   Stored& from = stored(parent);
   if (from.ends_at != tokens) {
-    const std::span<const int32_t> all = index_.info(parent).tokens;
+    const std::span<const int32_t> all = index_->info(parent).tokens;
     from.end = digest_behind(secret_, from.behind, all.first(static_cast<size_t>(tokens)));
     from.ends_at = tokens;
     tokens_hashed_ += tokens;
@@ -95,7 +99,8 @@ Digest DiskCache::behind(uint64_t parent, int32_t tokens) {
 }
 
 void DiskCache::forget(uint64_t id) {
-  index_.erase(id);
+  ++forgotten_;
+  index_->erase(id);
   stored_.erase(id);
   queued_.erase(id);
   whole_.clear();
@@ -119,47 +124,60 @@ void DiskCache::take_news() {
   count();
   const bool ready = tier_->ready();
   if (news.empty() && ready == was_ready) return;
+  std::ranges::sort(news.removed);  // not on the engine thread: it may be all that there was
   heard->cleared = cleared_;
   heard->came_back = news.came_back || (ready && !was_ready);
   hooks_.post([this, heard] { told(heard); });
 }
 
-// What went goes at once, also from what was told and not heard yet: another piece may have come under its id.
 void DiskCache::told(const std::shared_ptr<Heard>& heard) {
   stats_.errors += static_cast<uint64_t>(heard->news.errors);
-  const std::unordered_set<uint64_t> gone(heard->news.removed.begin(), heard->news.removed.end());
-  for (const uint64_t id : gone) forget(id);
-  for (const auto& before : gone.empty() ? std::deque<std::shared_ptr<Heard>>() : unheard_) {
-    for (StoredPiece& piece : before->news.stored) {
-      if (gone.contains(piece.id)) piece.id = 0;
-    }
-  }
   unheard_.push_back(heard);
   if (!hears_) hear();
 }
 
-// In parts, since others' pieces may be many, and between two parts requests go on. What was told before a clear() is
-// gone.
+// In parts, since what others stored or removed may be much, and between two parts requests go on: in the order in
+// which it was told, what went before what came. What was told before a clear() is gone.
 void DiskCache::hear() {
   constexpr size_t kPieces = 256, kTokens = size_t{1} << 16;  // some 8 ms
   hears_ = false;
-  const std::shared_ptr<Heard> now = unheard_.front();
-  std::vector<StoredPiece>& stored = now->news.stored;
-  size_t tokens = 0;
-  for (size_t n = 0; n < kPieces && tokens < kTokens && now->taken < stored.size(); ++n) {
-    StoredPiece& piece = stored[now->taken++];
-    tokens += piece.tokens.size();
-    const bool there = piece.id != 0 && now->cleared == epoch_;
-    if (there && !index_.contains(piece.id)) announce(piece);
+  const bool left = anything_leaves();
+  bool enters = false;
+  size_t pieces = 0, tokens = 0;
+  const auto room = [&] { return pieces < kPieces && tokens < kTokens; };
+  while (!unheard_.empty() && room()) {
+    const std::shared_ptr<Heard> now = unheard_.front();
+    const std::vector<uint64_t>& removed = now->news.removed;
+    std::vector<StoredPiece>& stored = now->news.stored;
+    for (; now->forgotten < removed.size() && room(); ++pieces) {
+      const uint64_t id = removed[now->forgotten++];
+      if (index_->contains(id)) tokens += index_->info(id).tokens.size();
+      forget(id);
+    }
+    for (; now->taken < stored.size() && room(); ++pieces) {
+      StoredPiece& piece = stored[now->taken++];
+      tokens += piece.tokens.size();
+      if (now->cleared == epoch_ && !index_->contains(piece.id)) announce(piece);
+    }
+    if (now->forgotten < removed.size() || now->taken < stored.size()) break;
+    if (now->came_back) enter_all(), enters = true;
+    unheard_.pop_front();
   }
-  const bool all = now->taken == stored.size();
-  if (all) unheard_.pop_front();
   if (!unheard_.empty()) {
     hooks_.post([this] { hear(); });
     hears_ = true;  // after it: where memory ends nobody was told to go on
   }
-  if (all && now->came_back) enter_all();
-  all && now->came_back ? store_entered() : update();
+  enters || (left && !anything_leaves()) ? store_entered() : update();
+}
+
+bool DiskCache::anything_leaves() const {
+  return std::ranges::any_of(unheard_, [](const auto& heard) { return !heard->leaving().empty(); });
+}
+
+// It was removed and is not forgotten yet: under its id the tier may have another piece by now.
+bool DiskCache::leaves(uint64_t id) const {
+  return std::ranges::any_of(unheard_,
+                             [id](const auto& heard) { return std::ranges::binary_search(heard->leaving(), id); });
 }
 
 // What the tier says of itself. The I/O thread.
@@ -182,16 +200,20 @@ void DiskCache::finish() {
   update();
 }
 
+// What was known may be much: the I/O thread gives its memory back.
 void DiskCache::clear() {
+  const auto known = std::make_shared<std::pair<std::unique_ptr<ContentIndex>, StepMap<Stored>>>();
+  known->first = empty_index(secret_, min_segment_);
   ++epoch_;
   drop_layered(true);
   give_way();
   queued_bytes_ -= io_.drop_writes();
   entered_.clear();
-  std::vector<uint64_t> ids;
-  stored_.each([&](uint64_t id, const Stored&) { ids.push_back(id); });
-  for (const uint64_t id : ids) forget(id);
-  io_.read([this] {
+  queued_.clear();
+  whole_.clear();
+  std::swap(known->first, index_);
+  std::swap(known->second, stored_);
+  io_.read([this, known] {
     const Status done = tier_->clear();
     ++cleared_;
     count();
@@ -206,7 +228,7 @@ void DiskCache::clear() {
 void DiskCache::update() {
   stats_.bytes = bytes_;
   stats_.pieces = pieces_;
-  stats_.tokens = static_cast<int64_t>(index_.tokens());
+  stats_.tokens = static_cast<int64_t>(index_->tokens());
   stats_.queued_bytes = queued_bytes_;
   stats_.ready = tier_->ready();
 }

@@ -105,6 +105,7 @@ class DiskCache {
   }  // and wait, also where computing is faster as far as is known; for tests
   void copy_at_once(int64_t bytes) { copied_at_once_ = bytes; }  // at most; for tests
   int64_t tokens_hashed() const { return tokens_hashed_; }       // of what was continued; for tests
+  int64_t forgotten() const { return forgotten_; }               // pieces, one by one; for tests
 
   // Adds what the tier holds of these tenants, and their shares of it. Any thread.
   void add_parts(std::vector<TenantPool>& tenants) const;
@@ -182,13 +183,16 @@ class DiskCache {
   void forget(uint64_t id);
   void take_news();
   struct Heard {
-    Tier::News news;
+    Tier::News news;       // what was removed is sorted
     uint64_t cleared = 0;  // as cleared_ was
     bool came_back = false;
-    size_t taken = 0;  // of news.stored
+    size_t forgotten = 0, taken = 0;  // of what was removed, and then of what was stored
+    std::span<const uint64_t> leaving() const { return std::span(news.removed).subspan(forgotten); }
   };
   void told(const std::shared_ptr<Heard>& heard);
   void hear();
+  bool anything_leaves() const;
+  bool leaves(uint64_t id) const;
   void count();
   void update();
 
@@ -233,6 +237,7 @@ class DiskCache {
   void add_prefix(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
   void add_pieces(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
   int64_t bytes_of(const Part& part) const;
+  bool may_read(uint64_t id) const { return !queued_.contains(id) && !leaves(id); }
   bool is_there(const Part& part) const;
   bool pays(const std::vector<Part>& parts) const;
   Clock::time_point patience_for(const std::vector<Part>& parts) const;
@@ -262,7 +267,7 @@ class DiskCache {
   ContentCache& cache_;
   const int min_segment_;
   const int64_t token_bytes_;
-  ContentIndex index_;                           // of what is stored, or queued to be
+  std::unique_ptr<ContentIndex> index_;          // of what is stored, or queued to be
   StepMap<Stored> stored_;                       // by id, as index_
   std::unordered_set<uint64_t> queued_;          // not written yet
   std::unordered_map<SegmentId, size_t> whole_;  // chains of memory that are stored to their end, with so many annexes
@@ -283,7 +288,7 @@ class DiskCache {
   int loading_ = 0, layers_at_once_ = 4;
   int64_t reading_ = 0, copied_ = 0, queued_bytes_ = 0;
   int64_t copied_at_once_ = int64_t{64} << 20;  // by one eviction: some 10 ms
-  int64_t tokens_hashed_ = 0;
+  int64_t tokens_hashed_ = 0, forgotten_ = 0;
   bool short_of_room_ = false;  // of the last one that was to be stored something had no room
   PrefillPace pace_;
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte

@@ -63,8 +63,10 @@ void IoThread::finish() {
 void IoThread::run() {
   using Clock = std::chrono::steady_clock;
   Clock::time_point due = Clock::now();  // when the regular job is
+  bool writes_turn = false;              // it ran, and no write did since
   for (;;) {
     Write next;
+    std::optional<Clock::duration> pause;  // behind the regular job
     {
       MutexLock lock(mutex_);
       const auto called = [&]() KVILT_REQUIRES(mutex_) { return finish_ || !reads_.empty() || !writes_.empty(); };
@@ -76,12 +78,14 @@ void IoThread::run() {
       if (!reads_.empty()) {
         next.job = std::move(reads_.front());
         reads_.pop_front();
-      } else if (regular_ && !finish_ && Clock::now() >= due) {
+      } else if (regular_ && !finish_ && Clock::now() >= due && !(writes_turn && !writes_.empty())) {
         next.job = regular_->job;
-        due = Clock::now() + regular_->pause;
+        pause = regular_->pause;
+        writes_turn = true;
       } else if (!writes_.empty()) {
         next = std::move(writes_.front());
         writes_.pop_front();
+        writes_turn = false;
       } else if (finish_) {
         return;
       } else {
@@ -89,7 +93,8 @@ void IoThread::run() {
       }
     }
     next.job();
-    next.job = nullptr;  // what it held is free before its bytes count as free
+    if (pause) due = Clock::now() + *pause;  // a slow store is not asked all the time
+    next.job = nullptr;                      // what it held is free before its bytes count as free
     if (next.bytes > 0) {
       {
         MutexLock lock(mutex_);

@@ -1,6 +1,7 @@
 // engine/io_thread.h: one thread that waits for disks, so that no other has to.
 // Role:       runs jobs one by one: reads, which somebody waits for, before writes, which nobody does. Between them,
-//             where it is due, what is to be done again and again.
+//             where it is due, what is to be done again and again; however long that takes, a write that waits runs
+//             before it does again.
 // Invariants: what queued writes hold in memory is bounded, but for one that is larger than the bound by itself. Jobs
 //             must not throw.
 // Threads:    all functions from one thread; jobs run on the thread that is inside.
@@ -24,7 +25,7 @@ class IoThread {
   explicit IoThread(int64_t most_bytes);
   ~IoThread() { finish(); }
 
-  // Runs the job as often until the end, though not before reads.
+  // Runs the job again and again until the end, so long after it ended, though not before reads.
   void every(std::chrono::milliseconds pause, Job job);
   void read(Job job);
   bool has_room(int64_t bytes) const;

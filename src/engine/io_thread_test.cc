@@ -1,9 +1,15 @@
-// Who hears that a write is done finds its memory free and its room in the queue.
+// What runs before what; who hears that a write is done finds its memory free and its room in the queue.
 #include "engine/io_thread.h"
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 namespace kvilt {
 namespace {
@@ -21,6 +27,53 @@ TEST(IoThread, WhatIsDoneLeavesRoom) {
   EXPECT_FALSE(room_within) << "power";
   EXPECT_TRUE(room_behind);
   EXPECT_TRUE(freed);
+}
+
+// A regular job that is always due again, as one that takes longer than its pause was. Reads still come before all.
+TEST(IoThread, AWriteRunsBetweenTwoRegularJobs) {
+  IoThread io(100);
+  std::promise<void> began, go_on, all;
+  std::string order;  // the I/O thread's
+  bool told = false;
+  const auto done = [&] {
+    if (!std::exchange(told, true)) all.set_value();
+  };
+  io.every(std::chrono::milliseconds(0), [&] {
+    if (order.empty()) began.set_value(), go_on.get_future().wait();
+    order += 'n';
+    if (order.size() > 100) done();
+  });
+  began.get_future().wait();
+  for (const char name : {'a', 'b', 'c'}) {
+    io.write(
+        [&, name] {
+          order += name;
+          if (name == 'a') io.read([&] { order += 's'; });
+        },
+        1, [&, name] { name == 'c' ? done() : void(); });
+  }
+  io.read([&] { order += 'r'; });
+  go_on.set_value();
+  all.get_future().wait();
+  io.finish();
+  EXPECT_EQ(order.substr(0, 8), "nrasnbnc");
+}
+
+TEST(IoThread, ThePauseIsBehindTheRegularJob) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kPause{10};
+  IoThread io(100);
+  std::promise<void> all;
+  std::vector<Clock::time_point> begun, ended;
+  io.every(kPause, [&] {
+    begun.push_back(Clock::now());
+    std::this_thread::sleep_for(kPause);
+    ended.push_back(Clock::now());
+    if (ended.size() == 3) all.set_value();
+  });
+  all.get_future().wait();
+  io.finish();
+  for (size_t i = 1; i < 3; ++i) EXPECT_GE(begun[i] - ended[i - 1], kPause);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ bool DiskCache::reserve(Loading& loading) try {
     auto table = table_for_rows(store, loading.ropes, positions);
     table->give_to(loading.owner);
     coming.parts.push_back(table->publish(positions));
-    Layered::Each& each = layered->parts.emplace_back(part, static_cast<int32_t>(index_.info(part.id).tokens.size()),
+    Layered::Each& each = layered->parts.emplace_back(part, static_cast<int32_t>(index_->info(part.id).tokens.size()),
                                                       RowPlaces(store, *coming.parts.back()));
     each.arriving.table = std::move(table);
     each.arriving.wanted = wanted[i];

@@ -3,11 +3,13 @@
 #include <sodium.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/function_ref.h"
 #include "base/mapped_file.h"
 #include "engine/kv_maker.h"
 #include "engine/memory.h"
@@ -119,6 +121,7 @@ struct Tiers {
   std::unique_ptr<DiskTier> disk;
   std::unique_ptr<Tier> redis;               // one, or several
   std::optional<HashSecret> redis_secret{};  // of all of them
+  std::string redis_at{};                    // the first one's address
   // Of the engine's digests: those who share a store share it. What a folder holds under another one it does not find.
   HashSecret secret() const { return redis_secret ? *redis_secret : disk ? disk->secret() : HashSecret::random(); }
 };
@@ -135,7 +138,8 @@ Result<std::optional<HashSecret>> take_key(const std::string& path, std::string&
   return out;
 }
 
-// Several have one secret: where no file gives it and none follows from the key, the first one's.
+// Several have one secret: where no file gives it and none follows from the key, the first one's. A folder offers its
+// own, so that a Redis that comes back empty gets the one under which folders hold what they hold.
 Status open_redis(const EngineOptions& o, const std::optional<HashSecret>& key, Tiers& out) {
   KVILT_ASSIGN(const std::vector<RedisAddress> addresses, parse_redis_addresses(o.cache_redis));
   RedisOptions redis;
@@ -143,6 +147,7 @@ Status open_redis(const EngineOptions& o, const std::optional<HashSecret>& key, 
     KVILT_ASSIGN(redis.secret, read_key_file(o.cache_redis_key));
   }
   redis.key = key;
+  if (out.disk && !out.disk->sealed()) redis.offered = out.disk->secret();
   redis.timeout = std::chrono::milliseconds(o.cache_redis_timeout_ms);
   std::vector<SpreadTier::Place> places;
   for (const RedisAddress& address : addresses) {
@@ -152,6 +157,7 @@ Status open_redis(const EngineOptions& o, const std::optional<HashSecret>& key, 
     places.push_back({address.shown(), std::move(tier)});
   }
   out.redis_secret = redis.secret;
+  out.redis_at = addresses.front().shown();
   if (places.size() == 1) {
     out.redis = std::move(places[0].tier);
   } else {
@@ -169,6 +175,31 @@ Result<Tiers> open_tiers(const EngineOptions& o, const std::optional<HashSecret>
   }
   if (!o.cache_redis.empty()) KVILT_TRY(open_redis(o, key, out));
   return out;
+}
+
+// Redis had another secret than the folder offered, and goes first. A folder that holds nothing, or only what was stored
+// beside that Redis, takes that secret too: whichever server meets an empty Redis first offers it again. Another folder
+// keeps its own. of: all that pieces of this model depend on, under a secret.
+Status settle_secrets(const EngineOptions& o, FunctionRef<Digest(const HashSecret&)> of, uint32_t token_bytes,
+                      Tiers& tiers) {
+  if (!tiers.disk || !tiers.redis || tiers.disk->sealed() || !o.cache_redis_key.empty()) return {};
+  const HashSecret own = tiers.disk->secret(), theirs = *tiers.redis_secret;
+  if (std::ranges::equal(own.bytes(), theirs.bytes())) return {};
+  if (tiers.disk->pieces() == 0) return tiers.disk->begin_anew(theirs, {});
+  KVILT_ASSIGN(const auto lost, tiers.disk->known(of(own), token_bytes));
+  KVILT_ASSIGN(const auto found, tiers.disk->known(of(theirs), token_bytes));
+  if (!lost.empty()) {
+    spdlog::warn(
+        "{}: {} of its pieces were stored under its own secret and are not found, since Redis at {} has another one, "
+        "which goes first ({} pieces were stored under that); to use them stop all servers, remove the key "
+        "kvilt:secret from Redis, and start this server first; else they leave by age",
+        o.cache_dir, lost.size(), tiers.redis_at, found.size());
+  } else if (!found.empty()) {
+    KVILT_TRY(tiers.disk->take_secret(theirs));
+    tiers.disk.reset();
+    KVILT_ASSIGN(tiers.disk, DiskTier::open(o.cache_dir, o.cache_disk, {}, o.disk_shares));
+  }
+  return {};
 }
 
 // How many layers of a prefix are read at once; for measurements (docs/design/disk.md#layer-by-layer).
@@ -270,6 +301,10 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
                                              parts.options.kv_bytes));
   if (parts.options.zero_memory) store.zero_freed();
   KVILT_ASSIGN(Tiers tiers, open_tiers(parts.options, key));
+  const auto maker = [&](const HashSecret& of) {
+    return kv_maker(of, *parts.file, parts.options, parts.model->backend(), *parts.pool);
+  };
+  KVILT_TRY(settle_secrets(parts.options, maker, static_cast<uint32_t>(store.shape().token_bytes()), tiers));
   const HashSecret secret = tiers.secret();
   parts.cache = std::make_unique<ContentCache>(std::move(store), secret,
                                                cache_fingerprint(parts.file->fingerprint, kv_type_name(kv_type)),

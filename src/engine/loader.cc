@@ -28,7 +28,7 @@ Runs touching(const Runs& runs, Run of) {
 
 DomainId DiskCache::stored_domain(DomainId domain) {
   const Digest* digest = domain == 0 ? nullptr : cache_.index().domain_digest(domain);
-  return digest ? index_.domain(*digest) : 0;
+  return digest ? index_->domain(*digest) : 0;
 }
 
 // The rest of the longest exact prefix, where that reaches further by a piece's length. It continues what memory has of
@@ -38,7 +38,7 @@ void DiskCache::add_prefix(const Question& q, const ContentCache::Found& found, 
   std::vector<Piece> chain;
   DomainId domain = 0;
   q.domains.each([&](const ContentDomains& of) {
-    std::vector<Piece> stored = index_.find_prefix(q.prompt, stored_domain(of.exact), limit);
+    std::vector<Piece> stored = index_->find_prefix(q.prompt, stored_domain(of.exact), limit);
     if (end_of(stored).pos <= end_of(chain).pos) return;
     chain = std::move(stored);
     domain = of.exact;
@@ -48,7 +48,7 @@ void DiskCache::add_prefix(const Question& q, const ContentCache::Found& found, 
   for (const Piece& piece : chain) {
     const int32_t skip = std::max(0, known - piece.pos);
     if (skip >= piece.count) continue;
-    if (queued_.contains(piece.segment)) return;
+    if (!may_read(piece.segment)) return;
     parts.push_back({piece.segment, piece.segment_offset + skip, piece.count - skip, piece.pos + skip, domain, true});
   }
 }
@@ -63,7 +63,7 @@ void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, 
   if (!parts.empty()) from = parts.back().pos + parts.back().count;
   for (const Run& run : found.layout.pieces) have.push_back(run);
   const auto add = [&](const Piece& piece, DomainId domain) {
-    if (queued_.contains(piece.segment)) return;
+    if (!may_read(piece.segment)) return;
     parts.push_back({piece.segment, piece.segment_offset, piece.count, piece.pos, domain, false});
     have.push_back({piece.pos, piece.pos + piece.count});
   };
@@ -74,7 +74,7 @@ void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, 
     where.push_back(of.exact);
   });
   for (const DomainId exact : where) {
-    for (const Piece& piece : index_.find_clean(q.prompt, stored_domain(exact), marks)) {
+    for (const Piece& piece : index_->find_clean(q.prompt, stored_domain(exact), marks)) {
       if (clean.contains(piece.pos) || piece.pos < from || piece.count < std::min(min_segment_, 8)) continue;
       add(piece, exact);
       clean.insert(piece.pos);
@@ -86,7 +86,7 @@ void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, 
     if (domain == 0) continue;
     have = normalize(std::move(have));
     const Runs known = have;  // the domain's pieces are disjoint
-    for (const Piece& piece : index_.find_pieces(q.prompt, from, stored_domain(domain), min_segment_, marks)) {
+    for (const Piece& piece : index_->find_pieces(q.prompt, from, stored_domain(domain), min_segment_, marks)) {
       const Run all{piece.pos, piece.pos + piece.count};
       Runs lacking = subtract(Runs{all}, touching(known, all));
       if (!q.wanted.unmarked) lacking = intersect(lacking, touching(marked, all));
@@ -130,7 +130,7 @@ Clock::time_point DiskCache::patience_for(const std::vector<Part>& parts) const 
 
 // All chunks that hold a token of it are read whole.
 int64_t DiskCache::bytes_of(const Part& part) const {
-  const auto count = static_cast<int32_t>(index_.info(part.id).tokens.size());
+  const auto count = static_cast<int32_t>(index_->info(part.id).tokens.size());
   const int32_t first = part.offset / StoredPiece::kChunkTokens;
   const int32_t last = (part.offset + part.count - 1) / StoredPiece::kChunkTokens;
   return (chunk_run(last, count).end - chunk_run(first, count).begin) * token_bytes_;
@@ -144,7 +144,7 @@ bool DiskCache::pays(const std::vector<Part>& parts) const {
 }
 
 std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCache::Found& found) {
-  if (index_.segments() == 0 || (!q.wanted.prefix && !q.wanted.pieces) || !tier_->ready()) return nullptr;
+  if (index_->segments() == 0 || (!q.wanted.prefix && !q.wanted.pieces) || !tier_->ready()) return nullptr;
   std::vector<Part> parts = missing(q, found);
   if (parts.empty()) {
     ++stats_.misses;
@@ -255,7 +255,7 @@ void DiskCache::refuse(const Part& part, const Error& why) {
 // And not another piece under its id.
 bool DiskCache::is_there(const Part& part) const {
   const Stored* const known = stored_.find(part.id);
-  return known && known->serial == part.serial;
+  return known && known->serial == part.serial && !leaves(part.id);
 }
 
 // Of the stored piece's tokens up to `end`, those that memory lacks. Empty: they are of no use any more.
@@ -295,7 +295,7 @@ bool DiskCache::copy_in(Loading& loading, const Part& part, int32_t chunk, std::
     to.table->give_to(loading.owner);
   }
   if (!is_there(part)) return false;
-  const Run run = chunk_run(chunk, static_cast<int32_t>(index_.info(part.id).tokens.size()));
+  const Run run = chunk_run(chunk, static_cast<int32_t>(index_->info(part.id).tokens.size()));
   if (run.begin != to.end || std::ssize(bytes) != run.size() * token_bytes_) return false;
   const Run here{to.base + std::max(run.begin, to.wanted.begin), to.base + std::min(run.end, to.wanted.end)};
   if (here.size() > 0) copy_rows_in(*to.table, {to.base + run.begin, to.base + run.end}, bytes, here);
@@ -320,7 +320,7 @@ void DiskCache::adopt(Loading& loading, const Part& part, const Arriving& from, 
   if (wanted.begin >= wanted.end) return;
   const Run positions{from.base + wanted.begin, from.base + wanted.end};
   ContentCache::Returned returned;
-  const SegmentInfo& info = index_.info(part.id);
+  const SegmentInfo& info = index_->info(part.id);
   returned.tokens = std::span(info.tokens).subspan(wanted.begin, wanted.size());
   returned.domain = part.domain;
   returned.exact = info.exact;
@@ -328,8 +328,8 @@ void DiskCache::adopt(Loading& loading, const Part& part, const Arriving& from, 
     returned.continues = std::span(loading.prompt).first(part.pos + wanted.begin - part.offset);
     returned.reach = loading.reach;
   }
-  returned.marks = whole_within(index_.marks(part.id), wanted);
-  returned.clean = whole_within(index_.clean_notes(part.id), wanted);
+  returned.marks = whole_within(index_->marks(part.id), wanted);
+  returned.clean = whole_within(index_->clean_notes(part.id), wanted);
   const SegmentId id = cache_.adopt(*table, positions, returned);
   if (id == 0) return;
   attach_annexes(part, id, wanted, from, loading.owner);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/content_cache_for_test.h"
@@ -35,6 +36,8 @@ class SlowTier : public Tier {
     given_ += chunks;
     changed_.notify_all();
   }
+  void hears(News news) { news_ = std::move(news); }  // by its first call of news(); before it is attached
+  News news() override { return std::exchange(news_, {}); }
   void damage(int32_t chunk) { damaged_ = chunk; }  // of a piece in blocks its last one
   int reads() const { return reads_; }
 
@@ -79,7 +82,8 @@ class SlowTier : public Tier {
   std::condition_variable changed_;
   int given_ = 0;
   std::atomic<int> reads_{0}, damaged_{-1};
-  uint64_t last_ = 1000;
+  uint64_t last_ = 10'000;
+  News news_;
 };
 
 class LoaderTest : public ContentCacheTest {
@@ -89,10 +93,11 @@ class LoaderTest : public ContentCacheTest {
     open(100);  // 800 tokens
     begin();
   }
-  void begin(std::optional<std::chrono::milliseconds> patience = {}) {
+  static constexpr uint64_t kPiece = 7000;
+  void begin(std::optional<std::chrono::milliseconds> patience = {}, Tier::News news = {}) {
     if (store) end();
     StoredPiece piece;
-    piece.id = 7;
+    piece.id = kPiece;
     piece.domain = *cache->index().domain_digest(domains.exact);
     piece.exact = piece.prefix = true;
     piece.token_bytes = static_cast<uint32_t>(kShape.token_bytes());
@@ -101,6 +106,7 @@ class LoaderTest : public ContentCacheTest {
     auto made = std::make_unique<SlowTier>(piece);
     tier = made.get();
     tier->patience = patience;
+    tier->hears(std::move(news));
     store = DiskCache::open(std::move(made), HashSecret::fixed(1), Digest{}, *cache, kMinSegment).value();
     const auto post = [this](std::function<void()> task) {
       const std::lock_guard lock(mutex);

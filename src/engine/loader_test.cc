@@ -132,6 +132,31 @@ TEST_F(LoaderTest, WhatComesTooLateIsGivenUp) {
   EXPECT_EQ(store->stats().errors, 0u);
 }
 
+// Others removed much, and this too: under its id the tier may have other bytes by now.
+TEST_F(LoaderTest, WhatIsGoneAndNotForgottenYetIsNotRead) {
+  const auto wait_for = [this](size_t tasks) {
+    std::unique_lock lock(mutex);
+    came.wait(lock, [&] { return inbox.size() >= tasks; });
+  };
+  for (const bool gone : {false, true}) {
+    Tier::News news;
+    for (uint64_t id = 1; id < kPiece; ++id) news.removed.push_back(id);
+    if (gone) news.removed.push_back(kPiece);
+    begin(std::chrono::hours(1), news);
+    wait_for(1);  // it was told, which nobody heard yet
+    const auto wanted = fetch();
+    ASSERT_TRUE(wanted);
+    ASSERT_TRUE(run_one());
+    EXPECT_EQ(fetch() == wanted, !gone) << "who asks now";
+    tier->give(3);
+    wait_for(6);  // the next part of what is gone; three chunks, that these are all, and the end
+    while (!wanted->done) run_one();
+    EXPECT_EQ(store->stats().tokens, kTokens) << "power: it is not forgotten yet";
+    EXPECT_EQ(prefix(prompt), gone ? 0 : kTokens);
+    cache->clear();
+  }
+}
+
 TEST_F(LoaderTest, WhatNobodyWaitsForIsNotReadOn) {
   auto wanted = fetch();
   tier->give(1);

@@ -80,12 +80,13 @@ void DiskCache::enter_all() {
 }
 
 // As far as the queue has room; when something of it was written, and after a while, it goes on. While the tier is gone
-// nothing waits for it: enter_all() follows.
+// nothing waits for it: enter_all() follows. While much is being forgotten it waits: what leaves would count as stored.
 void DiskCache::store_entered() {
   constexpr int kLooks = 256;  // below a millisecond where all is stored already
   stores_entered_ = false;
   copied_ = 0;
   if (!tier_->ready()) entered_.clear();
+  if (anything_leaves()) return update();
   for (int looks = 0; !entered_.empty(); ++looks) {
     const CachedSegment* segment = cache_.segments().find(entered_.front());
     const int64_t bytes = segment ? segment->count * token_bytes_ : 0;
@@ -117,7 +118,7 @@ void DiskCache::store(SegmentId id, Queue queue) {
   if (!digest) return;
   const Run whole{0, segment->count};
   int32_t stored = 0;
-  std::vector<Piece> pieces = index_.find_pieces(info.tokens, 0, index_.domain(*digest), min_segment_, {&whole, 1});
+  std::vector<Piece> pieces = index_->find_pieces(info.tokens, 0, index_->domain(*digest), min_segment_, {&whole, 1});
   for (const Piece& piece : pieces) stored += piece.count;
   if (segment->count - stored >= std::min(min_segment_, segment->count)) {
     const uint64_t written = store_run(id, whole, nullptr, queue);
@@ -163,7 +164,7 @@ void DiskCache::store_chain(SegmentId id, Queue queue) {
   const Digest* digest = cache_.index().domain_digest(cache_.index().info(id).domain);
   if (!digest) return;
   const auto size = static_cast<int32_t>(chain.tokens.size());
-  const auto find = [&] { return index_.find_prefix(chain.tokens, index_.domain(*digest), size); };
+  const auto find = [&] { return index_->find_prefix(chain.tokens, index_->domain(*digest), size); };
   const std::vector<Piece> pieces = find();
   ChainEnd known = end_of_chain(pieces);
   if (known.pos >= size) {
@@ -212,8 +213,8 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
   }
   const uint64_t stored = tier_->new_id();
   // What it continues may have left at once, its domain being forgotten; the id may be another piece's by chance.
-  const bool continues = !behind || behind->segment == 0 || index_.contains(behind->segment);
-  if (!kv.whole() || !continues || index_.contains(stored)) {
+  const bool continues = !behind || behind->segment == 0 || index_->contains(behind->segment);
+  if (!kv.whole() || !continues || index_->contains(stored)) {
     ++stats_.dropped;
     return 0;
   }

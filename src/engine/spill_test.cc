@@ -235,52 +235,110 @@ TEST_F(SpillTest, WhatContinuesAnothersPieceIsNoneOfTheChain) {
   }
 }
 
-// What others stored is heard in parts; what they remove meanwhile is not known afterwards.
-TEST_F(SpillTest, MuchThatIsNewIsHeardInParts) {
-  constexpr int kPieces = 1000, kSize = 20;
-  Tier::News many;
-  for (int i = 0; i < kPieces; ++i) {
-    StoredPiece piece;
-    piece.id = static_cast<uint64_t>(i + 1);
-    piece.domain = *cache->index().domain_digest(domains.exact);
-    piece.exact = true;
-    piece.token_bytes = static_cast<uint32_t>(kShape.token_bytes());
-    piece.tokens = text(1000 + i, kSize);
-    many.stored.push_back(piece);
+// A tier of others, whose news are heard one task at a time.
+class HearingTest : public SpillTest {
+ protected:
+  static constexpr int kPieces = 1000, kSize = 20;
+  std::vector<StoredPiece> many() const {
+    std::vector<StoredPiece> out;
+    for (int i = 0; i < kPieces; ++i) {
+      StoredPiece piece;
+      piece.id = static_cast<uint64_t>(i + 1);
+      piece.domain = *cache->index().domain_digest(domains.exact);
+      piece.exact = true;
+      piece.token_bytes = static_cast<uint32_t>(kShape.token_bytes());
+      piece.tokens = text(1000 + i, kSize);
+      out.push_back(piece);
+    }
+    return out;
   }
-  std::mutex mutex;
-  std::condition_variable came;
-  std::deque<std::function<void()>> inbox;
-  const auto run_one = [&] {
+  void open_shared(std::vector<StoredPiece> known = {}) {
+    auto made = std::make_unique<RecordingTier>();
+    made->shared = true;
+    made->knows(std::move(known));
+    tier = made.get();
+    store = DiskCache::open(std::move(made), HashSecret::fixed(1), Digest{}, *cache, kMinSegment).value();
+    const auto post = [&](std::function<void()> task) {
+      const std::lock_guard lock(mutex);
+      inbox.push_back(std::move(task));
+      came.notify_all();
+    };
+    store->attach({post, post, [](int64_t, OwnerId) { return false; }});
+  }
+  void run_one() {
     std::unique_lock lock(mutex);
     came.wait(lock, [&] { return !inbox.empty(); });
     const auto task = std::move(inbox.front());
     inbox.pop_front();
     lock.unlock();
     task();
-  };
-  auto made = std::make_unique<RecordingTier>();
-  made->shared = true;
-  RecordingTier& shared = *made;
-  store = DiskCache::open(std::move(made), HashSecret::fixed(1), Digest{}, *cache, kMinSegment).value();
-  const auto post = [&](std::function<void()> task) {
-    const std::lock_guard lock(mutex);
-    inbox.push_back(std::move(task));
-    came.notify_all();
-  };
-  store->attach({post, post, [](int64_t, OwnerId) { return false; }});
-  shared.hears(many);
+  }
+  ~HearingTest() override { store->finish(); }
+
+  std::mutex mutex;
+  std::condition_variable came;
+  std::deque<std::function<void()>> inbox;
+};
+
+// What others stored is heard in parts; what they remove meanwhile is not known afterwards.
+TEST_F(HearingTest, MuchThatIsNewIsHeardInParts) {
+  open_shared();
+  Tier::News more, less;
+  more.stored = many();
+  tier->hears(more);
   run_one();
   const int64_t first = store->stats().tokens;
   EXPECT_GT(first, 0);
   EXPECT_LT(first, kPieces * kSize / 2) << "not all at once";
-  Tier::News less;
   less.removed = {1, kPieces};  // one that was heard of, one that was not
-  shared.hears(less);
+  tier->hears(less);
   const int tasks = first < kPieces * kSize / 2 ? 1 + (kPieces - 1) / 256 : 1;
   for (int i = 0; i < tasks; ++i) run_one();  // three parts more, and the other news
   EXPECT_EQ(store->stats().tokens, (kPieces - 2) * kSize);
-  store->finish();
+}
+
+// So is what others removed, as when a Redis restarts. What is cached meanwhile is stored though it was there before,
+// once all is forgotten; another piece under an id that was removed is one.
+TEST_F(HearingTest, MuchThatIsGoneIsForgottenInParts) {
+  std::vector<StoredPiece> pieces = many();
+  pieces.back().tokens = prompt;
+  pieces.back().prefix = true;
+  open_shared(pieces);
+  const int64_t all = (kPieces - 1) * kSize + kTokens;
+  store->entered(id);
+  run_one();
+  ASSERT_EQ(store->stats().tokens, all);
+  EXPECT_EQ(store->stats().queued_bytes, 0) << "power: it is stored";
+  Tier::News news;
+  for (const StoredPiece& piece : pieces) news.removed.push_back(piece.id);
+  std::ranges::reverse(news.removed);
+  news.stored.push_back(pieces[1]);
+  news.stored[0].tokens = text(9, 30);
+  tier->hears(news);
+  run_one();
+  EXPECT_EQ(store->stats().tokens, all - 256 * kSize) << "not all at once";
+  store->entered(id);
+  for (int i = 0; i < 3; ++i) run_one();  // two parts, and what was cached
+  EXPECT_EQ(store->stats().tokens, all - 768 * kSize);
+  EXPECT_EQ(store->stats().queued_bytes, 0) << "what leaves is there still";
+  run_one();
+  EXPECT_EQ(store->stats().tokens, 30 + kTokens) << "all went, and two came";
+  EXPECT_GT(store->stats().queued_bytes, 0);
+}
+
+// However much is known, the engine thread does not go through it.
+TEST_F(HearingTest, ClearingForgetsAllAtOnce) {
+  open_shared(many());
+  ASSERT_EQ(store->stats().tokens, kPieces * kSize);
+  store->clear();
+  EXPECT_EQ(store->stats().tokens, 0);
+  EXPECT_EQ(store->forgotten(), 0);
+  store->keep(id);
+  EXPECT_EQ(store->stats().tokens, kTokens) << "what is stored from now on is known";
+  Tier::News less;
+  less.removed = {5000, 7};
+  tier->hears(less);
+  while (store->forgotten() < 2) run_one();  // power: one by one it is counted
 }
 
 // Whoever continues a stored piece names all that is before it. That is hashed once, by who queues the first of them.

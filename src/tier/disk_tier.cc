@@ -110,6 +110,12 @@ Status DiskTier::begin_anew(const HashSecret& seed, const Key& key) {
   return rewrite_journal();
 }
 
+Status DiskTier::take_secret(const HashSecret& secret) {
+  CHECK(!sealed());
+  KVILT_TRY(begin_folder(folder_, {}, secret, files_));
+  return {};
+}
+
 DiskTier::~DiskTier() {
   if (lock_ >= 0) ::close(lock_);
 }

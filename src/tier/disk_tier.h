@@ -47,6 +47,8 @@ class DiskTier : public Tier {
   // It begins anew with the seed of another folder, whose pieces are found here then. key: its own.
   // REQUIRES: it holds nothing; it has a key if and only if it is sealed.
   Status begin_anew(const HashSecret& seed, const Key& key);
+  // Its secret is this one from the next start on: what it holds under that is found then. REQUIRES: it has no key.
+  Status take_secret(const HashSecret& secret);
   // As put(), but nothing goes for it: kExhausted where there is no room.
   Status add(const StoredPiece& piece, std::span<const std::byte> values);
   Status add_annexes(uint64_t id, std::span<const std::byte> annexes);  // the same of put_annexes()

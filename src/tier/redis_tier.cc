@@ -53,7 +53,8 @@ Result<std::unique_ptr<RedisTier>> RedisTier::open(RedisOptions options) {
     options.key.reset();
   }
   const bool given = options.secret.has_value();
-  const HashSecret secret = given ? *options.secret : HashSecret::random();
+  const HashSecret drawn = options.offered ? *options.offered : HashSecret::random();
+  const HashSecret secret = given ? *options.secret : drawn;
   std::unique_ptr<RedisTier> out(new RedisTier(std::move(options), secret, std::move(sealer)));
   if (given) return out;
   if (const Status done = out->connect(); !done.ok()) {
@@ -96,7 +97,7 @@ Status RedisTier::log_in() {
   return check_all(replies);
 }
 
-// The first process puts it there; whoever comes later takes it. A Redis that was emptied gets the one in use again.
+// The first process puts its own there; whoever comes later takes it. A Redis that was emptied gets the one in use again.
 Status RedisTier::agree_on_secret() {
   const std::string ours = hex_text(secret_.bytes());
   const RedisCommand commands[] = {{"SET", kSecretKey, ours, "NX"}, {"GET", kSecretKey}};

@@ -36,6 +36,8 @@ struct RedisOptions {
   std::optional<HashSecret> key = {};       // what records and chunks are sealed with; nothing: they are not
   std::chrono::milliseconds list_for{250};  // by one news(), and an answer more; the rest follows
   std::chrono::milliseconds known_for{10'000};  // as known() lists; the rest is news
+  // What the first process puts into Redis where that keeps the secret; nothing: one that it draws.
+  std::optional<HashSecret> offered = {};
 };
 
 class RedisTier : public Tier {
