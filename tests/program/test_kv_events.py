@@ -1,7 +1,7 @@
 """What a cache-aware router makes of the server's KV events: it foretells each request's prefix from them alone.
 
-The structs are those of vLLM's subscribers, written anew: a batch is an array, its events are arrays as older releases had
-them, or maps as 0.28 has them.
+The structs are those of vLLM's subscribers, written anew: a batch is an array, its events are arrays as in releases up to
+0.23, or maps as since 0.24.
 """
 import json
 import random
@@ -47,18 +47,80 @@ def structs(array):
     return msgspec.msgpack.Decoder(type=KVEventBatch)
 
 
+# What subscribers make of one answer to a replay (as a DEALER has it): its number and batch, or None at the end. `wanted`
+# is the number that some insist on. Read in the sources named, and written anew.
+END = -1
+
+
+def number_of(frame):
+    assert len(frame) == 8
+    return int.from_bytes(frame, "big", signed=True)
+
+
+def vllm_to_0_25(frames, topic, wanted):
+    """Who reads vLLM's publisher (vllm/distributed/kv_events.py) of 0.9 to 0.25."""
+    empty, number, batch = frames
+    assert not empty and bool(batch) == (number_of(number) != END)
+    return (number_of(number), batch) if batch else None
+
+
+def vllm_since_0_26(frames, topic, wanted):
+    """The same, of 0.26 to 0.33."""
+    empty, name, number, batch = frames
+    assert not empty and bool(batch) == (number_of(number) != END)
+    assert name == (topic if batch else b"")
+    return (number_of(number), batch) if batch else None
+
+
+def vllm_router_0_1_17(frames, topic, wanted):
+    """src/kv_index/subscriber.rs of the release on PyPI."""
+    assert len(frames) == 4 and not frames[0]
+    number = number_of(frames[2])
+    if number == END:
+        assert not frames[1] and not frames[3]
+        return None
+    assert frames[1] == topic and number == wanted
+    return number, frames[3]
+
+
+def llm_d_router_0_10(frames, topic, wanted):
+    """pkg/kvevents/zmq_subscriber.go of v0.10.0."""
+    frames = frames[1:] if not frames[0] else frames
+    assert len(frames) == 3
+    if not frames[2]:
+        return None
+    assert number_of(frames[1]) == wanted and len(frames[0].split(b"@")) == 3, "a pod's name and a model's"
+    return wanted, frames[2]
+
+
+def dynamo_of_three(frames, topic, wanted):
+    """lib/kv-router/src/services/indexer/listener.rs of ai-dynamo/dynamo, at 8872753."""
+    assert len(frames) >= 3
+    return (number_of(frames[1]), frames[2]) if frames[2] else None
+
+
+def dynamo_of_four(frames, topic, wanted):
+    """The same, at 0c496f2."""
+    assert len(frames) == 4
+    return (number_of(frames[2]), frames[3]) if frames[3] else None
+
+
+READERS = [("array", vllm_to_0_25, ""), ("array", dynamo_of_three, ""), ("map", vllm_since_0_26, "kv-events"),
+           ("map", vllm_router_0_1_17, ""), ("map", llm_d_router_0_10, "kv@10.0.0.7@tiny"), ("map", dynamo_of_four, "")]
+
+
 class Router:
     """Blocks by hash, as parent and tokens; what is missed is asked for."""
 
-    def __init__(self, folder, array, topic=""):
+    def __init__(self, folder, wire="map", reader=vllm_since_0_26, topic=""):
         context = zmq.Context.instance()
-        self.decoder = structs(array)
+        self.decoder, self.reader, self.topic = structs(wire == "array"), reader, topic.encode()
         self.sub = context.socket(zmq.SUB)
         self.sub.connect(f"ipc://{folder}/events")
-        self.sub.setsockopt_string(zmq.SUBSCRIBE, topic)
+        self.sub.setsockopt(zmq.SUBSCRIBE, self.topic)
         self.asks = context.socket(zmq.DEALER)
         self.asks.connect(f"ipc://{folder}/replay")
-        self.asks.setsockopt(zmq.RCVTIMEO, 60_000)
+        self.asks.setsockopt(zmq.RCVTIMEO, 20_000)
         self.next, self.blocks, self.extra, self.removed, self.clears = 0, {}, set(), 0, 0
 
     def take(self, number, payload):
@@ -88,12 +150,8 @@ class Router:
     def catch_up(self):
         """A replay holds all that was told before it was asked for, so an answered request's blocks too."""
         self.asks.send_multipart([b"", self.next.to_bytes(8, "big")])
-        while True:
-            _, number, payload = self.asks.recv_multipart()
-            if not payload:
-                assert int.from_bytes(number, "big", signed=True) == -1
-                return
-            self.take(int.from_bytes(number, "big"), payload)
+        while (told := self.reader(self.asks.recv_multipart(), self.topic, self.next)) is not None:
+            self.take(*told)
 
     def foretell(self, ids):
         known = {block: key for key, block in self.blocks.items()}
@@ -118,13 +176,13 @@ def clear(server):
     assert status == 200, reply
 
 
-@pytest.mark.parametrize("wire", ["array", "map"])
-def test_a_router_foretells_every_prefix(tmp_path, wire):
+@pytest.mark.parametrize("wire,reader,topic", READERS, ids=[reader.__name__ for _, reader, _ in READERS])
+def test_a_router_foretells_every_prefix(tmp_path, wire, reader, topic):
     draw = random.Random(3)
     documents = [[draw.randrange(3, 500) for _ in range(60)] for _ in range(12)]
     with Serve(GGUF, "--kv-bytes", "4MiB", "--kv-events", f"ipc://{tmp_path}/events", "--kv-events-replay",
-               f"ipc://{tmp_path}/replay", "--kv-events-format", wire).ready() as server:
-        router = Router(tmp_path, wire == "array")
+               f"ipc://{tmp_path}/replay", "--kv-events-format", wire, "--kv-events-topic", topic).ready() as server:
+        router = Router(tmp_path, wire, reader, topic)
         right, hits = 0, 0
         for turn in range(120):
             ids = [token for document in draw.sample(documents, draw.randrange(1, 5)) for token in document]
@@ -139,7 +197,7 @@ def test_a_router_foretells_every_prefix(tmp_path, wire):
         assert router.removed > 20, "blocks were evicted meanwhile"
         assert router.clears == 2, "at the start, and when the cache was cleared"
         assert not router.extra
-        late = Router(tmp_path, wire == "array")
+        late = Router(tmp_path, wire, reader, topic)
         late.catch_up()
         assert late.blocks == router.blocks and late.blocks
         assert gauge(server, "kvilt:kv_event_batches_total") > 20
@@ -152,7 +210,7 @@ def test_a_router_foretells_every_prefix(tmp_path, wire):
 def test_who_does_not_hear_foretells_wrong(tmp_path):
     """The power of the test above."""
     with Serve(GGUF, "--kv-events", f"ipc://{tmp_path}/events", "--kv-events-replay", f"ipc://{tmp_path}/replay").ready() as server:
-        router = Router(tmp_path, False)
+        router = Router(tmp_path)
         ids = list(range(3, 103))
         ask(server, ids)
         assert router.foretell(ids) != ask(server, ids) // BLOCK
@@ -162,7 +220,7 @@ def test_salts_and_namespaces_are_told_only_where_asked_and_never_in_clear(tmp_p
     for flags, blocks in [((), 0), (("--kv-events-tenants",), 6)]:
         with Serve(GGUF, "--kv-events", f"ipc://{tmp_path}/events", "--kv-events-replay", f"ipc://{tmp_path}/replay",
                    *flags).ready() as server:
-            router = Router(tmp_path, False)
+            router = Router(tmp_path)
             ids = list(range(3, 103))
             status, reply = server.post("/v1/completions", json.dumps({"prompt": ids, "max_tokens": 1, "cache_salt": "a-secret-salt"}))
             assert status == 200, reply
