@@ -245,7 +245,7 @@ void add_serve(Program& program) {
   app.add_option("--kv-events-approximate", options->engine.kv_events_approximate,
                  "topic of events of approximate blocks and pieces (without it they are not published)");
   app.add_choice("--kv-events-format", options->engine.kv_events_format, parse_kv_event_format, kv_event_format_name,
-                 "how events are written: map (as vLLM does now) or array (its older releases)")
+                 "how events are written and replayed: map (as vLLM does since 0.26) or array (up to 0.23)")
       .needs(events);
   app.add_flag("--kv-events-tenants", options->engine.kv_events_tenants,
                "publish also what belongs to a tenant, namespace or cache_salt")

@@ -244,7 +244,7 @@ struct EngineOptions {
   // Default: empty, as vLLM's; approximate ones are not told.
   std::string kv_events_topic = "", kv_events_approximate = "";
 
-  // How events are written: kMap as vLLM does now, kArray as its older releases did.
+  // How events are written and replayed: kMap as vLLM does since 0.26, kArray as its releases up to 0.23 did.
   // Default: kMap.
   KvEventFormat kv_events_format = KvEventFormat::kMap;
 

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace kvilt {
 namespace {
@@ -11,11 +13,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kMedium = "GPU";  // vLLM's word for the memory that attention reads, also on a CPU
+constexpr uint8_t kArrayOfThree = 0x93, kFloat64 = 0xcb;  // of msgpack
+constexpr uint8_t kRank = 0;                              // of data parallelism: there is one engine
 constexpr const char* kTags[] = {"BlockStored", "BlockRemoved", "AllBlocksCleared"};
 
-// The event's fields after the tag, in the order of the wire. What follows the last that is set is left out.
+// The event's name and fields, in the order of the wire. What follows the last that is set is left out.
 Json fields_of(const KvEvent& event) {
-  Json fields = Json::object();
+  Json fields = Json::object({{"type", kTags[static_cast<int>(event.kind)]}});
   if (event.kind == KvEvent::Kind::kCleared) return fields;
   fields["block_hashes"] = event.hashes;
   if (event.kind == KvEvent::Kind::kStored) {
@@ -35,15 +39,10 @@ Json fields_of(const KvEvent& event) {
   return fields;
 }
 
-Json array_of(const char* tag, const Json& fields) {
-  Json out = Json::array({tag});
+Json values_of(const Json& fields) {
+  Json out = Json::array();
   for (const Json& value : fields) out.push_back(value);
   return out;
-}
-
-Json map_of(const char* tag, Json fields) {
-  fields["type"] = tag;
-  return fields;
 }
 
 }  // namespace
@@ -51,11 +50,16 @@ Json map_of(const char* tag, Json fields) {
 std::vector<uint8_t> encode_kv_events(KvEventWire format, double ts, std::span<const KvEvent> events) {
   Json list = Json::array();
   for (const KvEvent& event : events) {
-    const char* tag = kTags[static_cast<int>(event.kind)];
-    list.push_back(format == KvEventWire::kMap ? map_of(tag, fields_of(event)) : array_of(tag, fields_of(event)));
+    Json fields = fields_of(event);
+    list.push_back(format == KvEventWire::kMap ? std::move(fields) : values_of(fields));
   }
-  constexpr int kRank = 0;  // of data parallelism: there is one engine
-  return Json::to_msgpack(Json::array({ts, std::move(list), kRank}));
+  // By hand: the library writes 32 bits where they hold the same, which msgspec never does and some readers refuse.
+  std::vector<uint8_t> out = {kArrayOfThree, kFloat64};
+  const auto bits = std::bit_cast<uint64_t>(ts);
+  for (int shift = 56; shift >= 0; shift -= 8) out.push_back(static_cast<uint8_t>(bits >> shift));
+  Json::to_msgpack(list, out);
+  out.push_back(kRank);
+  return out;
 }
 
 }  // namespace kvilt

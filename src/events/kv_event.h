@@ -1,6 +1,6 @@
 // events/kv_event.h: one KV event, and the bytes of a batch of them in vLLM's wire format.
 // Source:   vLLM's kv_events (BlockStored, BlockRemoved, AllBlocksCleared and their batch), as msgspec writes them:
-//           a batch is an array; its events are arrays in older releases, maps in newer ones (0.28).
+//           a batch is an array; its events are arrays in releases up to 0.23, maps since 0.24.
 //           docs/formats/kv_events.md has the bytes.
 // Not here: sockets and sequence numbers (events/publisher.h); what is told at all (index/index_listener.h).
 #pragma once

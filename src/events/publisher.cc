@@ -69,6 +69,19 @@ struct KvEventPublisher::Sockets {
   ~Sockets() {
     if (wake >= 0) ::close(wake);
   }
+
+  // [who, empty, name if any, number, payload]. False: the connection is full.
+  bool answer(const std::string& who, std::optional<std::string_view> name, uint64_t number, zmq::message_t payload) {
+    constexpr auto kMore = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
+    const auto word = big_endian(number);
+    zmq::message_t named(name.value_or("").data(), name.value_or("").size());  // before the first frame, as in send()
+    if (!replay.send(zmq::buffer(who), kMore)) return false;
+    replay.send(zmq::message_t(), kMore);
+    if (name) replay.send(std::move(named), kMore);
+    replay.send(zmq::buffer(word), kMore);
+    replay.send(std::move(payload), zmq::send_flags::dontwait);
+    return true;
+  }
 };
 
 Result<std::unique_ptr<KvEventPublisher>> KvEventPublisher::open(PublisherOptions options) {
@@ -370,14 +383,11 @@ void KvEventPublisher::go_on_replaying() {
 // True: its end was sent. False: the connection is full.
 bool KvEventPublisher::go_on(Replay& replay) {
   const Topic& topic = replay.approximate ? approximate_ : exact_;
-  const auto answer = [&](uint64_t number, zmq::message_t payload) {
-    const auto word = big_endian(number);
-    constexpr auto kMore = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
-    if (!sockets_->replay.send(zmq::buffer(replay.who), kMore)) return false;
-    sockets_->replay.send(zmq::message_t(), kMore);
-    sockets_->replay.send(zmq::buffer(word), kMore);
-    sockets_->replay.send(std::move(payload), zmq::send_flags::dontwait);
-    return true;
+  // vLLM names the topic since 0.26, where its events are maps, and at the end nothing; before, there is no such frame.
+  // Readers of either count frames.
+  const auto answer = [&](std::string_view name, uint64_t number, zmq::message_t payload) {
+    const auto named = options_.wire == KvEventWire::kMap ? std::optional(name) : std::nullopt;
+    return sockets_->answer(replay.who, named, number, std::move(payload));
   };
   const uint64_t first = topic.ring.empty() ? topic.next : topic.ring.front().first;
   if (const uint64_t least = std::min(first, replay.end); replay.next < least) {
@@ -387,10 +397,10 @@ bool KvEventPublisher::go_on(Replay& replay) {
   const auto number_of = [](const auto& batch) { return batch.first; };
   for (auto at = std::ranges::lower_bound(topic.ring, replay.next, {}, number_of);
        at != topic.ring.end() && at->first < replay.end; ++at) {
-    if (!answer(at->first, message_of(at->second))) return false;
+    if (!answer(topic.name, at->first, message_of(at->second))) return false;
     replay.next = at->first + 1;
   }
-  if (!answer(kEnd, zmq::message_t())) return false;
+  if (!answer({}, kEnd, zmq::message_t())) return false;
   too_late_ = too_late_ || replay.missed;  // once, and for those who read only
   return true;
 }

@@ -50,6 +50,15 @@ bool eventually(Holds holds) {
   return true;
 }
 
+std::vector<zmq::message_t> receive(zmq::socket_t& socket) {
+  std::vector<zmq::message_t> frames;
+  do {
+    frames.emplace_back();
+    if (!socket.recv(frames.back())) return {};
+  } while (socket.get(zmq::sockopt::rcvmore));
+  return frames;
+}
+
 // What a router would know.
 class Subscriber {
  public:
@@ -67,9 +76,10 @@ class Subscriber {
     dealer_.send(zmq::buffer(topic_), zmq::send_flags::none);
     for (int batches = 0;; ++batches) {
       std::vector<zmq::message_t> frames = receive(dealer_);
-      if (frames.size() != 3) return -1;
-      if (frames[2].size() == 0) return number_of(frames[1]) == ~uint64_t{0} ? batches : -1;
-      take(number_of(frames[1]), frames[2]);
+      if (frames.size() != 4 || frames[0].size() != 0) return -1;
+      if (frames[3].size() == 0) return number_of(frames[2]) == ~uint64_t{0} ? batches : -1;
+      EXPECT_EQ(frames[1].to_string(), topic_);
+      take(number_of(frames[2]), frames[3]);
     }
   }
   // Reads until so many blocks and pieces are known, or nothing comes for long.
@@ -97,14 +107,6 @@ class Subscriber {
   int gaps = 0, clears = 0;
 
  private:
-  static std::vector<zmq::message_t> receive(zmq::socket_t& socket) {
-    std::vector<zmq::message_t> frames;
-    do {
-      frames.emplace_back();
-      if (!socket.recv(frames.back())) return {};
-    } while (socket.get(zmq::sockopt::rcvmore));
-    return frames;
-  }
   void take(uint64_t number, const zmq::message_t& payload) {
     if (number < next_) return;
     gaps += number > next_ ? 1 : 0;
@@ -229,6 +231,36 @@ TEST_F(PublisherTest, ApproximatePiecesHaveATopicOfTheirOwn) {
   ASSERT_EQ(near.tokens.size(), 1u);
   EXPECT_EQ(near.tokens.begin()->second.size(), 40u);
   EXPECT_EQ(exact.tokens.size(), 2u);
+}
+
+// As in the releases of vLLM that write such events: before 0.26 the topic was left out, and subscribers of either kind
+// count frames.
+TEST_F(PublisherTest, AReplayNamesItsTopicWhereEventsAreMaps) {
+  using Frames = std::vector<std::string>;
+  const std::string end = big_endian_word(~uint64_t{0});
+  for (const bool maps : {true, false}) {
+    for (const std::string& topic : {std::string(), std::string("kv@test"), std::string("near@test")}) {
+      PublisherOptions options = small();
+      options.wire = maps ? KvEventWire::kMap : KvEventWire::kArray;
+      open(options);
+      Subscriber reader(*publisher_, "kv@test");
+      reader.raw().send(zmq::message_t(), zmq::send_flags::sndmore);
+      reader.raw().send(zmq::buffer(big_endian_word(0)),
+                        topic.empty() ? zmq::send_flags::none : zmq::send_flags::sndmore);
+      if (!topic.empty()) reader.raw().send(zmq::buffer(topic), zmq::send_flags::none);
+      std::vector<Frames> answers;
+      while (answers.empty() || !answers.back().back().empty()) {
+        answers.emplace_back();
+        for (const zmq::message_t& frame : receive(reader.raw())) answers.back().push_back(frame.to_string());
+        ASSERT_FALSE(answers.back().empty()) << "no answer";
+      }
+      ASSERT_EQ(answers.size(), 2u) << "AllBlocksCleared, and the end";
+      const std::string batch = answers[0].back(), word = big_endian_word(0);
+      const std::string name = topic.empty() ? "kv@test" : topic;
+      EXPECT_EQ(answers[0], (maps ? Frames{"", name, word, batch} : Frames{"", word, batch}));
+      EXPECT_EQ(answers[1], (maps ? Frames{"", "", end, ""} : Frames{"", end, ""}));
+    }
+  }
 }
 
 TEST_F(PublisherTest, WhatIsSaltedIsToldOnlyWhereAsked) {
@@ -398,13 +430,11 @@ TEST_F(PublisherTest, AnAskerThatDoesNotReadKeepsNoRing) {
   ASSERT_EQ(zmq::poll(&item, 1, std::chrono::seconds(20)), 1) << "its answer has begun";
   const auto batches_until_the_end = [](zmq::socket_t& socket) {
     for (uint64_t last = 0, got = 0;; ++got) {
-      std::vector<zmq::message_t> frames(3);
-      for (zmq::message_t& frame : frames) {
-        if (!socket.recv(frame)) return -1;
-      }
-      if (frames[2].size() == 0) return static_cast<int>(got);
-      EXPECT_GE(number_of(frames[1]), last) << "in order";
-      last = number_of(frames[1]);
+      const std::vector<zmq::message_t> frames = receive(socket);
+      if (frames.size() != 4) return -1;
+      if (frames[3].size() == 0) return static_cast<int>(got);
+      EXPECT_GE(number_of(frames[2]), last) << "in order";
+      last = number_of(frames[2]);
     }
   };
   zmq::socket_t other(context, zmq::socket_type::dealer);
