@@ -63,35 +63,6 @@ TEST_F(ChatTest, PartsWithCacheControlBecomeMarks) {
   EXPECT_NE(text(prompt(request)).find("alphabetagamma"), std::string::npos);
 }
 
-// Clients move their cache_control from turn to turn.
-TEST_F(ChatTest, AMarkThatMovesChangesNoIds) {
-  const auto conversation = [](int marked) {
-    Json messages = Json::array();
-    for (int m = 0; m < 4; ++m) {
-      Json parts = Json::array();
-      for (int p = 0; p < 2; ++p)
-        parts.push_back(part(" text " + std::to_string(m) + std::to_string(p) + "\n", marked == 2 * m + p));
-      messages.push_back({{"role", m % 2 == 0 ? "user" : "assistant"}, {"content", std::move(parts)}});
-    }
-    return Json{{"messages", std::move(messages)}};
-  };
-  const Prompt none = prompt(conversation(-1));
-  EXPECT_TRUE(none.marks.empty());
-  for (int marked = 0; marked < 8; ++marked) {
-    const Prompt moved = prompt(conversation(marked));
-    EXPECT_EQ(moved.ids, none.ids) << marked;
-    ASSERT_EQ(moved.marks.size(), 1u);
-    const PromptPart& of = moved.parts[static_cast<size_t>(marked)];
-    EXPECT_EQ(of.index, marked / 2);
-    EXPECT_EQ(of.part, marked % 2);
-    EXPECT_EQ(of.begin, moved.marks[0].begin);
-    EXPECT_EQ(of.end, moved.marks[0].end);
-  }
-  Json other = conversation(-1);
-  other["messages"][1]["content"][0]["text"] = " texts\n";
-  EXPECT_NE(prompt(other).ids, none.ids) << "power";
-}
-
 TEST_F(ChatTest, PartsSayWhoseTextIsWhere) {
   Json request = user("why?");
   request["messages"].insert(request["messages"].begin(), Json{{"role", "system"}, {"content", "rules"}});
