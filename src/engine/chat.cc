@@ -96,6 +96,19 @@ void read_arguments(Json& function, size_t& left) {
   arguments["INVALID_JSON"] = std::move(text);
 }
 
+// The same for a template that puts them behind a text and fails with an object.
+void write_arguments(Json& function) {
+  Json& arguments = function["arguments"];
+  if (arguments.is_null()) arguments = Json::object();
+  if (!arguments.is_string()) arguments = arguments.dump();
+}
+
+bool has_text(const Json& message) {
+  const Json* content = given(message, "content");
+  if (!content || !content->is_array()) return content && *content != "";
+  return std::ranges::any_of(*content, [](const Json& part) { return part["text"] != ""; });
+}
+
 // A mark's place after one more message was put before those from `from` on.
 Json::json_pointer moved_down(const Json::json_pointer& where, size_t from) {
   std::vector<std::string> steps = steps_of(where);
@@ -232,11 +245,22 @@ Status ChatPrompts::settle_messages(Json& messages) const {
     leave_out_empty(message);
     const auto calls = message.find("tool_calls");
     if (calls == message.end() || !calls->is_array()) continue;
-    if (traits_.needs_content && !given(message, "content")) message["content"] = "";
-    if (!traits_.arguments_as_object) continue;
+    const bool silent = !has_text(message);
+    if (silent && !traits_.calls) {
+      return error(Code::kInvalidArgument,
+                   "messages[{}].tool_calls: this model's chat template leaves out an assistant's calls; write them "
+                   "into its content",
+                   m);
+    }
+    if (silent && (traits_.null_content || traits_.needs_content))
+      message["content"] = traits_.null_content ? Json() : Json("");
     for (Json& call : message["tool_calls"]) {
-      if (call.is_object() && call.contains("function") && call["function"].is_object())
+      if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+      if (traits_.arguments_as_object) {
         read_arguments(call["function"], arguments);
+      } else {
+        write_arguments(call["function"]);
+      }
     }
   }
   return {};
