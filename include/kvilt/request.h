@@ -59,7 +59,7 @@ struct Prompt {
   std::vector<TokenMark> marks;  // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
   std::vector<PromptPart> parts = {};                // of a chat's, in order
   int folded = 0;                                    // lines that EngineOptions::fold_volatile changed
-  std::vector<KeptPrefix> kept = {};                 // of parts with cache_control
+  std::vector<KeptPrefix> kept = {};                 // of what has cache_control
   bool opens_reasoning = false;                      // a chat's prompt ended with AnswerSyntax::reasoning_begin
   DocumentsPlace documents = DocumentsPlace::kNone;  // of a chat with some
 

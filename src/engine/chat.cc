@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -95,17 +96,17 @@ void read_arguments(Json& function, size_t& left) {
   arguments["INVALID_JSON"] = std::move(text);
 }
 
-// Anthropic's words; without a ttl it is five minutes, as there.
-Result<Retention> retention_of(const Json& control, const std::string& path) {
-  if (!control.is_object()) return wrong(path, "must be an object");
-  const auto says = [&](const char* name, const char* word) {
-    const Json* value = given(control, name);
-    return value && value->is_string() && value->get_ref<const std::string&>() == word;
-  };
-  if (given(control, "type") && !says("type", "ephemeral")) return wrong(path + ".type", "must be \"ephemeral\"");
-  if (!given(control, "ttl") || says("ttl", "5m")) return Retention::kFiveMinutes;
-  if (says("ttl", "1h")) return Retention::kHour;
-  return wrong(path + ".ttl", "must be \"5m\" or \"1h\"");
+// The same for a template that puts them behind a text and fails with an object.
+void write_arguments(Json& function) {
+  Json& arguments = function["arguments"];
+  if (arguments.is_null()) arguments = Json::object();
+  if (!arguments.is_string()) arguments = arguments.dump();
+}
+
+bool has_text(const Json& message) {
+  const Json* content = given(message, "content");
+  if (!content || !content->is_array()) return content && *content != "";
+  return std::ranges::any_of(*content, [](const Json& part) { return part["text"] != ""; });
 }
 
 // A mark's place after one more message was put before those from `from` on.
@@ -184,11 +185,13 @@ Status ChatPrompts::border_messages(Inputs& in) {
     in.parts.push_back({PromptPart::Of::kMessage, static_cast<int32_t>(message), part, piece, retention});
   };
   const Json& messages = in.chat.messages;
+  const auto is_system = [](const Json& role) { return role == "system" || role == "developer"; };
   for (size_t m = 0; m < messages.size(); ++m) {
     const std::string path = fmt::format("messages[{}]", m);
     if (!messages[m].is_object()) return wrong(path, "must be an object");
     if (!messages[m].contains("role") || !messages[m]["role"].is_string())
       return wrong(path + ".role", "must be a string");
+    if (std::cmp_equal(in.first_turn, m) && is_system(messages[m]["role"])) ++in.first_turn;
     if (!messages[m].contains("content")) continue;
     const Json& content = messages[m]["content"];
     const auto where = Json::json_pointer("/messages") / m / "content";
@@ -242,11 +245,22 @@ Status ChatPrompts::settle_messages(Json& messages) const {
     leave_out_empty(message);
     const auto calls = message.find("tool_calls");
     if (calls == message.end() || !calls->is_array()) continue;
-    if (traits_.needs_content && !given(message, "content")) message["content"] = "";
-    if (!traits_.arguments_as_object) continue;
+    const bool silent = !has_text(message);
+    if (silent && !traits_.calls) {
+      return error(Code::kInvalidArgument,
+                   "messages[{}].tool_calls: this model's chat template leaves out an assistant's calls; write them "
+                   "into its content",
+                   m);
+    }
+    if (silent && (traits_.null_content || traits_.needs_content))
+      message["content"] = traits_.null_content ? Json() : Json("");
     for (Json& call : message["tool_calls"]) {
-      if (call.is_object() && call.contains("function") && call["function"].is_object())
+      if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+      if (traits_.arguments_as_object) {
         read_arguments(call["function"], arguments);
+      } else {
+        write_arguments(call["function"]);
+      }
     }
   }
   return {};
@@ -261,6 +275,7 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
   if (in.messages.empty()) return wrong("messages", "must not be empty");
   if (folds_) out.folded = fold_volatile_lines(in.messages);
   KVILT_TRY(border_messages(out));
+  KVILT_TRY(check_cache_marks(request));
   KVILT_TRY(settle_messages(in.messages));
   for (const char* key : {"tools", "documents"}) {
     if (request.contains(key) && !request[key].is_null() && !request[key].is_array())
@@ -289,6 +304,9 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
   place_late_system(traits_, between("user"), in);
   KVILT_TRY(flatten_parts(in, separator_of(request), takes_parts));
   KVILT_TRY(add_documents(request, out));
+  out.cache_marks = take_cache_marks(in, static_cast<int32_t>(out.parts.size()));
+  KVILT_TRY(check_marks("messages", out.pieces() + out.cache_marks.size()));
+  out.keeps_all = whole_retention(request);
   return out;
 }
 
@@ -383,6 +401,24 @@ bool end_with(RenderedPrompt& rendered, int32_t mark) {
 
 }  // namespace
 
+// What is kept for a time beyond texts that say so themselves: up to where each cache mark stands in the prompt, and all
+// of it. ends: for each, behind how many tokens; 0: the template does not show it.
+void ChatPrompts::keep(const Inputs& inputs, const std::vector<int32_t>& ends, Prompt& prompt) {
+  const auto add = [&prompt](int32_t tokens, Retention retention) {
+    if (tokens == 0) return;
+    if (prompt.kept.empty() || prompt.kept.back().tokens != tokens) return prompt.kept.push_back({tokens, retention});
+    prompt.kept.back().retention = std::max(prompt.kept.back().retention, retention);  // many tools, each with its own
+  };
+  // Tools stand at the head, with the system's text: it ends where the first turn's begins.
+  const auto turn = std::ranges::find_if(prompt.parts, [&](const PromptPart& part) {
+    return part.of == PromptPart::Of::kDocument || part.index >= inputs.first_turn;
+  });
+  const int32_t head = turn == prompt.parts.end() ? 0 : turn->begin;
+  for (size_t i = 0; i < ends.size(); ++i)
+    add(ends[i] == 0 && inputs.cache_marks[i].tool ? head : ends[i], inputs.cache_marks[i].retention);
+  if (inputs.keeps_all != Retention::kNone && !prompt.parts.empty()) add(prompt.parts.back().end, inputs.keeps_all);
+}
+
 Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Inputs& inputs) const {
   if (const auto most = tokenizer_->most_bytes(context_); most && context_ > 0 && std::ssize(rendered.text) > *most) {
     return error(Code::kTooLong, "messages: the prompt has {} bytes; {} tokens, this model's context, hold {} at most",
@@ -394,9 +430,12 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Input
     int32_t mark;
   };
   std::vector<Part> parts;
+  const auto borders = static_cast<int32_t>(inputs.parts.size());
+  std::vector<std::pair<size_t, size_t>> marked;  // where a cache mark's text ends, and which one it is
   size_t at = 0;
   for (const RenderedSpan& span : rendered.untrusted) {
-    if (span.mark < 0) continue;
+    if (span.mark >= borders) marked.emplace_back(span.end, static_cast<size_t>(span.mark - borders));
+    if (span.mark < 0 || span.mark >= borders) continue;
     if (!parts.empty() && parts.back().mark == span.mark && parts.back().end == span.begin) {
       parts.back().end = at = span.end;
       continue;
@@ -407,6 +446,8 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Input
   }
   if (at < rendered.text.size()) parts.push_back({at, rendered.text.size(), -1});
   Prompt prompt;
+  std::vector<int32_t> ends(inputs.cache_marks.size());
+  auto mark = marked.begin();               // the first one that ends in the part or behind it
   auto first = rendered.untrusted.begin();  // the first span that reaches into the part: both are in order
   for (const Part& part : parts) {
     const std::string_view text = std::string_view(rendered.text).substr(part.begin, part.end - part.begin);
@@ -429,6 +470,7 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Input
     const auto begin = static_cast<int32_t>(prompt.ids.size());
     prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
     const auto end = static_cast<int32_t>(prompt.ids.size());
+    for (; mark != marked.end() && mark->first <= part.end; ++mark) ends[mark->second] = end;
     if (part.mark < 0 || end == begin) continue;
     const Bordered& of = inputs.parts[static_cast<size_t>(part.mark)];
     if (of.piece) prompt.marks.push_back({begin, end});
@@ -436,6 +478,7 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Input
     if (of.retention != Retention::kNone) prompt.kept.push_back({end, of.retention});
   }
   if (prompt.ids.empty()) return wrong("messages", "they render to an empty prompt");
+  keep(inputs, ends, prompt);
   return prompt;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/answer_syntax.h"
+#include "engine/cache_marks.h"
 #include "engine/template_traits.h"
 #include "kvilt/engine.h"
 #include "kvilt/result.h"
@@ -64,13 +65,17 @@ class ChatPrompts {
     std::vector<Bordered> parts;
     int folded = 0;  // lines
     DocumentsPlace documents = DocumentsPlace::kNone;
-    int32_t ends = -1;  // continue_final_message: the prompt ends with this mark, the last message's text
+    std::vector<CacheMark> cache_marks;  // template mark parts.size() + i is the i-th's
+    Retention keeps_all = Retention::kNone;
+    int32_t first_turn = 0;  // the first message that is not the system's
+    int32_t ends = -1;       // continue_final_message: the prompt ends with this mark, the last message's text
     size_t pieces() const { return static_cast<size_t>(std::ranges::count_if(parts, &Bordered::piece)); }
   };
   static Status border_messages(Inputs& in);
   Result<Inputs> inputs(const nlohmann::ordered_json& request) const;
   static Status check_final_message(const nlohmann::ordered_json& request, Inputs& inputs);
   Status add_documents(const nlohmann::ordered_json& request, Inputs& inputs) const;
+  static void keep(const Inputs& inputs, const std::vector<int32_t>& ends, Prompt& prompt);
   Result<Prompt> tokenize(const RenderedPrompt& rendered, const Inputs& inputs) const;
   Status settle_messages(nlohmann::ordered_json& messages) const;
   // Of the template that this request gets.

@@ -63,35 +63,6 @@ TEST_F(ChatTest, PartsWithCacheControlBecomeMarks) {
   EXPECT_NE(text(prompt(request)).find("alphabetagamma"), std::string::npos);
 }
 
-// Clients move their cache_control from turn to turn.
-TEST_F(ChatTest, AMarkThatMovesChangesNoIds) {
-  const auto conversation = [](int marked) {
-    Json messages = Json::array();
-    for (int m = 0; m < 4; ++m) {
-      Json parts = Json::array();
-      for (int p = 0; p < 2; ++p)
-        parts.push_back(part(" text " + std::to_string(m) + std::to_string(p) + "\n", marked == 2 * m + p));
-      messages.push_back({{"role", m % 2 == 0 ? "user" : "assistant"}, {"content", std::move(parts)}});
-    }
-    return Json{{"messages", std::move(messages)}};
-  };
-  const Prompt none = prompt(conversation(-1));
-  EXPECT_TRUE(none.marks.empty());
-  for (int marked = 0; marked < 8; ++marked) {
-    const Prompt moved = prompt(conversation(marked));
-    EXPECT_EQ(moved.ids, none.ids) << marked;
-    ASSERT_EQ(moved.marks.size(), 1u);
-    const PromptPart& of = moved.parts[static_cast<size_t>(marked)];
-    EXPECT_EQ(of.index, marked / 2);
-    EXPECT_EQ(of.part, marked % 2);
-    EXPECT_EQ(of.begin, moved.marks[0].begin);
-    EXPECT_EQ(of.end, moved.marks[0].end);
-  }
-  Json other = conversation(-1);
-  other["messages"][1]["content"][0]["text"] = " texts\n";
-  EXPECT_NE(prompt(other).ids, none.ids) << "power";
-}
-
 TEST_F(ChatTest, PartsSayWhoseTextIsWhere) {
   Json request = user("why?");
   request["messages"].insert(request["messages"].begin(), Json{{"role", "system"}, {"content", "rules"}});
@@ -265,10 +236,11 @@ TEST_F(ChatTest, CallsWithoutContentAreReadByEveryTemplate) {
   const Json request =
       Json::parse(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null,
       "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]})");
-  use("{%- for m in messages %}{% if 'x' in m.content %}X{% endif %}[{{ m.content }}]{% endfor -%}");
-  EXPECT_EQ(text(prompt(request)), "[q][]");
-  use("{%- for m in messages %}[{{ 'nothing' if m.content is none else m.content }}]{% endfor -%}");
-  EXPECT_EQ(text(prompt(request)), "[q][nothing]") << "power: a template that knows null gets it";
+  const std::string calls = "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}{% endfor -%}";
+  use("{%- for m in messages %}{% if 'x' in m.content %}X{% endif %}[{{ m.content }}]" + calls);
+  EXPECT_EQ(text(prompt(request)), "[q][]f");
+  use("{%- for m in messages %}[{{ 'nothing' if m.content is none else m.content }}]" + calls);
+  EXPECT_EQ(text(prompt(request)), "[q][nothing]f") << "power: a template that knows null gets it";
 }
 
 // What openai-python's message.model_dump() sends: templates ask whether a member is there, and add contents to texts.
@@ -406,6 +378,21 @@ TEST_F(ChatTest, ArgumentsOfACallStandInThePromptAsTheyWereWritten) {
   EXPECT_EQ(said(prompt(called(R"({"city": "Paris"})"))), said(prompt(called(Json{{"city", "Paris"}}))));
 }
 
+// A template that appends arguments to a text fails with an object; clients may send one all the same.
+TEST_F(ChatTest, ArgumentsBecomeAStringWhereTheTemplateWantsOne) {
+  use(kAppends);
+  const std::string object = said(prompt(called(Json{{"city", "Paris"}, {"days", {1, 2}}})));
+  EXPECT_NE(object.find(R"(get({"city":"Paris","days":[1,2]}))"), std::string::npos) << object;
+  EXPECT_EQ(said(prompt(called(R"({"city":"Paris","days":[1,2]})"))), object);
+  for (const Json& nothing : {Json(), Json::object()})
+    EXPECT_NE(said(prompt(called(nothing))).find("get({})"), std::string::npos) << nothing;
+  EXPECT_NE(said(prompt(called(3))).find("get(3)"), std::string::npos);
+  EXPECT_NE(said(prompt(called("{\"a\": [1"))).find("get({\"a\": [1)"), std::string::npos) << "as it was written";
+  Json absent = called("");
+  absent["messages"][1]["tool_calls"][0]["function"].erase("arguments");
+  EXPECT_NE(said(prompt(absent)).find("get({})"), std::string::npos);
+}
+
 // This server sends calls that max_tokens cut, and its clients send them back: a template that takes objects gets one.
 TEST_F(ChatTest, ArgumentsThatAreNoObjectAreWithinOne) {
   const std::string object = "{\"a\": " + std::string(100, '[') + std::string(100, ']') + "}";  // too deep to be read
@@ -483,6 +470,31 @@ TEST_F(ChatTest, AMessageThatWouldLeaveNoTraceIsRefused) {
     request["messages"].push_back({{"role", "r" + std::to_string(i)}, {"content", "x"}});
     EXPECT_EQ(refused(request) == "", i < 7) << i << ": with the banana eight others";
   }
+}
+
+// Nor may a call: the model would be shown a tool's result that nobody asked for.
+TEST_F(ChatTest, CallsThatWouldLeaveNoTraceAreRefused) {
+  constexpr const char* kShowsNone = "{%- for m in messages %}{{ m.role }}:{{ m.content or '' }};{% endfor -%}";
+  use(kShowsNone);
+  Json request = called(Json{{"city", "Paris"}});
+  const std::string why =
+      "messages[1].tool_calls: this model's chat template leaves out an assistant's calls; write them into its content";
+  EXPECT_EQ(refused(request), why);
+  request["messages"][1]["content"] = nullptr;
+  EXPECT_EQ(refused(request), why);
+  request["messages"][1]["content"] = Json::array();
+  EXPECT_EQ(refused(request), why);
+  request["messages"][1]["content"] = "get(Paris)";
+  EXPECT_EQ(refused(request), "") << "what it says is shown";
+  request["messages"][1] = {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array()}};
+  EXPECT_EQ(refused(request), "") << "no calls";
+  for (const char* shows : {kWritesJson, kAppends}) {
+    use(shows);
+    EXPECT_EQ(refused(called(Json{{"city", "Paris"}})), "") << "power: this one shows them";
+  }
+  use("{%- for m in messages %}{% if m.tool_calls %}{% if not tools %}{{ raise_exception('no tools') }}{% endif %}"
+      "{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif %}{% endfor -%}");
+  EXPECT_NE(refused(called(Json::object())).find("no tools"), std::string::npos) << "the template says it itself";
 }
 
 constexpr const char* kCallsByControlTokens =

@@ -13,15 +13,17 @@ constexpr const char* kMessage = "kvilt-message-probe";
 constexpr const char* kQuestion = "kvilt-question-probe";
 constexpr const char* kThought = "kvilt-thought-probe";
 constexpr const char* kArgument = "kvilt_argument_probe";
+constexpr const char* kCall = "kvilt_call_probe";
 
 Json message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
 
 // The prompt; none where the template refuses.
 std::optional<std::string> render(const ChatTemplate& chat_template, const EdgeTokens& edges, Json messages,
-                                  Json documents = nullptr) {
+                                  Json documents = nullptr, Json tools = nullptr) {
   ChatInputs in;
   in.messages = std::move(messages);
   in.documents = std::move(documents);
+  in.tools = std::move(tools);
   in.bos_token = edges.bos;
   in.eos_token = edges.eos;
   auto out = chat_template.render(in);
@@ -34,11 +36,11 @@ bool holds(const std::optional<std::string>& text, const std::string& word) {
 }
 
 // A conversation in which the assistant called a tool.
-Json with_call(Json arguments) {
+Json with_call(Json arguments, Json content) {
   Json call{{"id", "callprobe"},
             {"type", "function"},
             {"function", {{"name", "probe"}, {"arguments", std::move(arguments)}}}};
-  Json calling = message("assistant", "");
+  Json calling{{"role", "assistant"}, {"content", std::move(content)}};
   calling["tool_calls"] = Json::array({std::move(call)});
   Json result = message("tool", "done");
   result["tool_call_id"] = "callprobe";
@@ -50,6 +52,23 @@ Json with_call(Json arguments) {
 bool shows_arguments(const std::optional<std::string>& text) {
   const std::string name = kArgument;
   return holds(text, name) && !holds(text, "\\\"" + name) && !holds(text, "'" + name);
+}
+
+// Whether a call of the history is in the prompt, in a request with tools or without; none where the template refuses.
+std::optional<bool> shows_calls(const ChatTemplate& chat_template, const EdgeTokens& edges, const Json& content) {
+  const Json tool{{"type", "function"}, {"function", {{"name", "probe"}, {"parameters", {{"type", "object"}}}}}};
+  bool taken = false;
+  for (const Json& arguments : {Json{{"a", "b"}}, Json("{}")}) {
+    Json calling = with_call(arguments, content);
+    calling[1]["tool_calls"][0]["function"]["name"] = kCall;  // the result's stays another one
+    for (const Json& tools : {Json(), Json::array({tool})}) {
+      const auto shown = render(chat_template, edges, calling, nullptr, tools);
+      if (holds(shown, kCall)) return true;
+      taken = taken || shown;
+    }
+  }
+  if (taken) return false;
+  return std::nullopt;
 }
 
 // An old answer that called a tool is where reasoning is shown longest: models go on thinking from there.
@@ -97,10 +116,15 @@ TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view sou
       holds(render(chat_template, edges, Json::array({message("user", "q")}), Json::array({document})), kDocument);
   out.developer = source.find("developer") != std::string_view::npos;
   const Json arguments{{kArgument, "value"}};
-  const bool object = shows_arguments(render(chat_template, edges, with_call(arguments)));
-  const bool string = shows_arguments(render(chat_template, edges, with_call(arguments.dump())));
+  // What it refuses counts as shown, as in shows_role.
+  out.calls = shows_calls(chat_template, edges, "").value_or(true);
+  out.null_content = !out.calls && shows_calls(chat_template, edges, nullptr).value_or(false);
+  out.calls = out.calls || out.null_content;
+  const Json content = out.null_content ? Json() : Json("");
+  const bool object = shows_arguments(render(chat_template, edges, with_call(arguments, content)));
+  const bool string = shows_arguments(render(chat_template, edges, with_call(arguments.dump(), content)));
   out.arguments_as_object = object || !string;
-  const Json calling = with_call(out.arguments_as_object ? arguments : Json(arguments.dump()));
+  const Json calling = with_call(out.arguments_as_object ? arguments : Json(arguments.dump()), content);
   Json silent = calling;
   silent[1]["content"] = nullptr;
   out.needs_content = !render(chat_template, edges, silent) && render(chat_template, edges, calling);

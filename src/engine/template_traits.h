@@ -20,6 +20,8 @@ struct TemplateTraits {
   // Arguments of a tool call have to be given as an object so that they stand in the prompt as they were written.
   // Clients send JSON in a string. Most templates write an object as JSON, and a string once more in quotes.
   bool arguments_as_object = true;
+  bool calls = true;           // of the history are in the prompt
+  bool null_content = false;   // beside a content that is null, and not beside an empty text (DeepSeek R1's)
   bool needs_content = false;  // calls without content fail unless that is an empty text (Qwen3's)
   std::string reasoning;       // the field of an old answer that it shows as what the model thought; empty: none
   // It refuses an old answer that has calls, reasoning and content.

@@ -79,9 +79,11 @@ Json Converter::tool_call(Json& block, const std::string& path) {
   Json* input = given(block, "input");
   if (!input) fail(path + ".input", "is required");
   if (error_ || !is_object(*input, path + ".input")) return {};
-  return {{"id", std::move(*id)},
-          {"type", "function"},
-          {"function", {{"name", std::move(*name)}, {"arguments", dump(*input)}}}};
+  Json call = {{"id", std::move(*id)},
+               {"type", "function"},
+               {"function", {{"name", std::move(*name)}, {"arguments", dump(*input)}}}};
+  cache_control(block, call, path);
+  return call;
 }
 
 // cache_control of the block marks the end of its text.
@@ -216,6 +218,7 @@ void Converter::tools(Json& list) {
       function["strict"] = *strict;
     }
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
+    cache_control(tool, functions.back(), path);
   }
   if (!functions.empty()) body_["tools"] = std::move(functions);
 }
@@ -327,6 +330,7 @@ void Converter::top(Json& body, MessagesUse use) {
     if (Json* format = given(*config, "format")) output_format(*format, "output_config.format");
     if (const Json* word = given(*config, "effort")) effort(*word);
   }
+  cache_control(body, body_, "");
   refuse_unsupported(body);
 }
 

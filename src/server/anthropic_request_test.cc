@@ -50,6 +50,11 @@ TEST(AnthropicRequest, EachBlockBecomesWhatOpenAisClientsSend) {
            "arguments": "{}"}}]}, {"role": "user", "content": "before"}, {"role": "tool", "tool_call_id": "a",
            "content": ""}, {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "x"}, {"type":
            "text", "text": "y", "cache_control": {"type": "ephemeral"}}]}])"},
+      {R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name":
+           "f", "input": {}, "cache_control": {"type": "ephemeral"}}]}, {"role": "user", "content": "x"}])",
+       R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type":
+           "function", "function": {"name": "f", "arguments": "{}"}, "cache_control": {"type": "ephemeral"}}]}, {"role": "user",
+           "content": "x"}])"},
       {R"([{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}, {"role": "user", "content":
            [{"type": "tool_result", "tool_use_id": "a", "content": "x", "cache_control": {"type": "ephemeral"}}]}])",
        R"([{"role": "assistant", "content": ""}, {"role": "tool", "tool_call_id": "a", "content": [{"type": "text",
@@ -61,9 +66,9 @@ TEST(AnthropicRequest, EachBlockBecomesWhatOpenAisClientsSend) {
 TEST(AnthropicRequest, TurnsOfOneSpeakerAreOneTurn) {
   const std::pair<const char*, const char*> cases[] = {
       {R"([{"role": "user", "content": "a"}, {"role": "user", "content": ""}, {"role": "user", "content": [{"type":
-           "text", "text": "b", "cache_control": {"type": "e"}}, {"type": "text", "text": "c"}]}])",
+           "text", "text": "b", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "c"}]}])",
        R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache_control":
-           {"type": "e"}}, {"type": "text", "text": "c"}]}])"},
+           {"type": "ephemeral"}}, {"type": "text", "text": "c"}]}])"},
       {R"([{"role": "user", "content": ""}, {"role": "user", "content": "a"}])",
        R"([{"role": "user", "content": "a"}])"},
       {R"([{"role": "assistant", "content": [{"type": "thinking", "thinking": "h"}, {"type": "tool_use", "id": "t", "name":
@@ -145,14 +150,15 @@ TEST(AnthropicRequest, FieldsBecomeOpenAis) {
       "metadata": {"user_id": 5}, "thinking": {"type": "disabled"}, "kvilt": {"policy": "naive"}, "unknown": 1,
       "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}, "tools": [{"name": "f", "description": "d",
       "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}, {"type": "custom", "name": "g",
-      "input_schema": {}}], "mcp_servers": [], "output_config": {"effort": "low"})"));
+      "input_schema": {}}], "cache_control": {"ttl": "1h"}, "mcp_servers": [], "output_config": {"effort": "low"})"));
   EXPECT_EQ(chat.body, Json::parse(R"({"messages": [{"role": "system", "content": "be brief"}, {"role": "user",
       "content": "hi"}], "model": "m", "max_tokens": 5, "temperature": 0.5, "top_p": 0.25, "top_k": 7, "stream": true,
       "cache_salt": "s", "kvilt": {"policy": "naive"}, "stop": ["a"],
       "chat_template_kwargs": {"enable_thinking": false, "reasoning_effort": "low"}, "tools": [{"type": "function",
       "function": {"name":
-      "f", "description": "d", "parameters": {"type": "object"}}}, {"type": "function", "function": {"name": "g",
-      "parameters": {}}}], "tool_choice": "auto", "parallel_tool_calls": false})"));
+      "f", "description": "d", "parameters": {"type": "object"}}, "cache_control": {"type": "ephemeral"}}, {"type":
+      "function", "function": {"name": "g", "parameters": {}}}], "tool_choice": "auto", "parallel_tool_calls": false,
+      "cache_control": {"ttl": "1h"}})"));
   const auto generation = parse_chat(chat.body, kSmallContext);
   ASSERT_TRUE(generation.ok());
   EXPECT_EQ(generation.value().generation.sampling.stop, std::vector<std::string>{"a"});
@@ -272,6 +278,13 @@ TEST(AnthropicRequest, WrongFieldsNameTheirPath) {
       {R"(, "tools": [{"name": "f", "input_schema": {}}, {"type": "web_search_20250305", "name": "w"}])",
        "tools[1].type"},
       {R"(, "tools": [{"name": "f", "input_schema": {}, "strict": 1}])", "tools[0].strict"},
+      {R"(, "tools": [{"name": "f", "input_schema": {}, "cache_control": 1}])", "tools[0].cache_control"},
+      {R"(, "tools": [{"name": "f", "input_schema": {}, "cache_control": {"type": "ephemeral", "ttl": "7d"}}])",
+       "tools[0].cache_control.ttl"},
+      {R"(, "tools": [{"name": "f", "input_schema": {}, "cache_control": {"type": "x"}}])",
+       "tools[0].cache_control.type"},
+      {R"(, "cache_control": {"ttl": 5})", "cache_control.ttl"},
+      {R"(, "cache_control": [])", "cache_control"},
       {R"(, "tool_choice": "auto")", "tool_choice"},
       {R"(, "tool_choice": {})", "tool_choice.type"},
       {R"(, "tool_choice": {"type": "required"})", "tool_choice.type"},
@@ -324,6 +337,15 @@ TEST(AnthropicRequest, WrongMessagesNameTheirPath) {
       {R"([{"role": "user", "content": [{"type": "text", "text": {}}]}])", "messages[0].content[0].text"},
       {R"([{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": true}]}])",
        "messages[0].content[0].cache_control"},
+      {R"([{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "x", "cache_control":
+          {"ttl": "7d"}}]}])",
+       "messages[1].content[0].cache_control.ttl"},
+      {R"([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x", "cache_control":
+          {"ttl": "7d"}}]}])",
+       "messages[0].content[0].cache_control.ttl"},
+      {R"([{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}, "cache_control":
+          {"ttl": "7d"}}]}, {"role": "user", "content": "x"}])",
+       "messages[0].content[0].cache_control.ttl"},
       {R"([{"role": "user", "content": [{"type": "image", "source": {}}]}])", "messages[0].content[0]"},
       {R"([{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}])",
        "messages[0].content[0]"},
@@ -359,7 +381,7 @@ TEST(AnthropicRequest, WrongMessagesNameTheirPath) {
 // Every value of a body that has everything, replaced by every other type: an answer or a 400 that names a path.
 TEST(AnthropicRequest, AnyTypeAnywhereIsAnErrorWithAPath) {
   const Json whole =
-      with(R"([{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "e"}}]},
+      with(R"([{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]},
       {"role": "assistant", "content": [{"type": "thinking", "thinking": "h"}, {"type": "text", "text": "b"}, {"type":
       "tool_use", "id": "t", "name": "f", "input": {"x": 1}}]}, {"role": "user", "content": [{"type": "tool_result",
       "tool_use_id": "t", "is_error": false, "content": [{"type": "text", "text": "c"}]}, {"type": "text", "text":
@@ -367,7 +389,7 @@ TEST(AnthropicRequest, AnyTypeAnywhereIsAnErrorWithAPath) {
            R"(, "model": "m", "system": [{"type": "text", "text": "s"}], "temperature": 1, "top_p": 1, "top_k": 2,
       "stream": false, "stop_sequences": ["x"], "cache_salt": "s", "kvilt": {"policy": "naive"}, "metadata": {},
       "thinking": {"type": "disabled"}, "tool_choice": {"type": "auto"}, "tools": [{"name": "f", "description": "d",
-      "input_schema": {"type": "object"}}])");
+      "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral", "ttl": "1h"}}], "cache_control": {})");
   ASSERT_TRUE(parse_chat(converted(whole).body, kSmallContext).ok());
   int wrong = 0, fine = 0;
   const Json leaves = whole.flatten();

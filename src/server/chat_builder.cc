@@ -151,7 +151,12 @@ void ChatBuilder::push(Json message, std::string source, bool joins) {
 
 void ChatBuilder::cache_control(Json& from, Json& to, const std::string& path) {
   Json* control = given(from, "cache_control");
-  if (control && is_object(*control, path + ".cache_control")) to["cache_control"] = std::move(*control);
+  const std::string where = path.empty() ? "cache_control" : path + ".cache_control";
+  if (!control || !is_object(*control, where)) return;
+  const Json *type = given(*control, "type"), *ttl = given(*control, "ttl");
+  if (type && *type != "ephemeral") return fail(where + ".type", "must be \"ephemeral\"");
+  if (ttl && *ttl != "5m" && *ttl != "1h") return fail(where + ".ttl", "must be \"5m\" or \"1h\"");
+  to["cache_control"] = std::move(*control);
 }
 
 Json ChatBuilder::text_part(Json& from, const std::string& path) {

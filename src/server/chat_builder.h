@@ -46,6 +46,7 @@ class ChatBuilder {
   void push(Json message, std::string source, bool joins);
   // A part of a message's content with the text of `from`, and its cache_control.
   Json text_part(Json& from, const std::string& path);
+  // Its words are checked here too, not only by Engine::chat_prompt: turns are joined, and this path is the client's.
   void cache_control(Json& from, Json& to, const std::string& path);
 
   const RequestLimits& limits_;

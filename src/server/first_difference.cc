@@ -114,7 +114,7 @@ ComparedPrompt compared(const Prompt& prompt) {
 
 std::vector<size_t> hashes_of(const Json& list) {
   std::vector<size_t> out;
-  for (const Json& one : list) out.push_back(std::hash<std::string>()(dump(one)));
+  for (const Json& one : list) out.push_back(std::hash<std::string>()(dump_unmarked(one)));
   return out;
 }
 

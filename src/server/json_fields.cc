@@ -23,6 +23,14 @@ ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits) {
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+std::string dump_unmarked(const Json& tool) {
+  constexpr const char* kControl = "cache_control";
+  if (!tool.is_object() || !tool.contains(kControl)) return dump(tool);
+  Json bare = tool;
+  bare.erase(kControl);
+  return dump(bare);
+}
+
 bool is_text(std::string_view bytes) {
   try {
     return !Json(bytes).dump().empty();

@@ -22,6 +22,9 @@ ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits = {})
 // Text of a Json that is always valid UTF-8.
 std::string dump(const Json& json);
 
+// The same of a tool, without the cache_control that clients move from one to another: it is no part of the prompt.
+std::string dump_unmarked(const Json& tool);
+
 // Valid UTF-8, as texts in JSON are.
 bool is_text(std::string_view bytes);
 

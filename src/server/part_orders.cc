@@ -13,7 +13,9 @@ namespace {
 std::string beginning(const Json& body, bool with_tools) {
   std::string out = dump(body.value("chat_template_kwargs", Json()));
   const auto add = [&](const Json& json) { out += '\n' + dump(json); };
-  if (with_tools) add(body.value("tools", Json()));
+  if (with_tools) {
+    for (const Json& tool : body.value("tools", Json::array())) out += '\n' + dump_unmarked(tool);
+  }
   for (const Json& message : body.at("messages")) {
     if (message.at("role") == "user") break;
     add(message);
@@ -125,7 +127,7 @@ std::vector<size_t> PartOrders::choose(const Key& key, const Json& list) {
   std::vector<size_t> hashes(list.size());
   std::map<size_t, Search::Part> set;
   for (size_t i = list.size(); i-- > 0;) {
-    const std::string text = dump(list[i]);
+    const std::string text = dump_unmarked(list[i]);
     hashes[i] = std::hash<std::string>()(text);
     Search::Part& part = set[hashes[i]];
     part.places.push_back(i);

@@ -7,6 +7,7 @@
 #include <array>
 #include <random>
 
+#include "server/first_difference.h"
 #include "server/live_server_for_test.h"
 
 namespace kvilt::server {
@@ -130,6 +131,24 @@ TEST_F(PartOrdersTest, ToolsWhereTheRequestOrTheOperatorSaysSo) {
   documents("cab", "xy");
   EXPECT_EQ(documents("abc", "yx"), (Order{2, 0, 1})) << "the tools are put in order first";
   EXPECT_EQ(documents("abc", "zx"), (Order{0, 1, 2}));
+}
+
+// Clients mark the last of those that they send, whichever that is: cache_control is no part of a tool.
+TEST_F(PartOrdersTest, AMarkThatMovesMakesNoOtherTool) {
+  const auto marked = [&](const std::string& names, const std::string& documents = "") {
+    Json body = chat_about(documents);
+    body["tools"] = with_tools(names)["tools"];
+    body["tools"].back()["cache_control"] = {{"type", "ephemeral"}};
+    body["tools_order"] = body["documents_order"] = "any";
+    return orders.arrange("", "", body).value();
+  };
+  marked("cab", "xyz");
+  EXPECT_EQ(marked("abc").tools, (Order{2, 0, 1}));
+  EXPECT_EQ(marked("abc", "zxy").documents, (Order{1, 2, 0})) << "nor another beginning";
+  EXPECT_EQ(marked("abd", "zxy").documents, (Order{0, 1, 2})) << "power: another tool";
+  EXPECT_EQ(hashes_of(Json::parse(R"([{"name": "a", "cache_control": {"type": "ephemeral"}}, {"name": "b"}])")),
+            hashes_of(Json::parse(R"([{"name": "a"}, {"name": "b", "cache_control": {"type": "ephemeral"}}])")));
+  EXPECT_NE(hashes_of(with_tools("ab")["tools"]), hashes_of(with_tools("ac")["tools"])) << "power";
 }
 
 // Sets that would take forever to search, and more orders than there is room for.
