@@ -1,6 +1,11 @@
 // Limit cases of cross-query reuse with power checks: the settings at which regimes a and b equal the dense pass, naive
 // reuse and each other, bit for bit, each beside one at which they differ.
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "probe_prompts.h"
 
@@ -17,14 +22,32 @@ class CrossQueryLimits : public testing::TestWithParam<std::string> {
   static constexpr int kReused = 187;
 
   // One that knows `known`, computed under these parameters.
-  std::unique_ptr<Engine> engine(const Params& params, int chunk = 512) const {
-    auto out = open_for_test({.model = kModel, .backend = GetParam(), .kv_type = KvType::kF32, .chunk_tokens = chunk});
+  std::unique_ptr<Engine> engine(const Params& params, int chunk = 512, const std::string& model = kModel) const {
+    auto out = open_for_test({.model = model, .backend = GetParam(), .kv_type = KvType::kF32, .chunk_tokens = chunk});
     Request request = request_of(known, "crossquery", 0);
     request.policy.params = params;
     ask_ok(*out, request);
     return out;
   }
   Outcome run(Engine& engine, Params params) const { return ask_with(engine, asked, "crossquery", std::move(params)); }
+  // The model with these fields of its config.json.
+  class Changed {
+   public:
+    explicit Changed(const std::string& fields) {
+      std::filesystem::copy(kModel, folder_, std::filesystem::copy_options::recursive);
+      nlohmann::json config = nlohmann::json::parse(std::ifstream(std::string(kModel) + "/config.json"));
+      config.update(nlohmann::json::parse(fields));
+      std::ofstream(folder_ / "config.json") << config;
+    }
+    ~Changed() { std::filesystem::remove_all(folder_); }
+    Changed(const Changed&) = delete;
+    Changed& operator=(const Changed&) = delete;
+    std::string path() const { return folder_.string(); }
+
+   private:
+    const std::filesystem::path folder_ =
+        std::filesystem::temp_directory_path() / ("kvilt_crossquery_" + std::to_string(::getpid()));
+  };
 };
 
 TEST_P(CrossQueryLimits, AHaloOfAllIsFullAndOfNothingNaive) {
@@ -53,6 +76,24 @@ TEST_P(CrossQueryLimits, EnteringAtTheFirstLayerIsFullAndAfterTheLastNaive) {
     expect_differ(four, naive);
     EXPECT_LT(four.usage().flops, 0.6 * full.usage().flops);
     EXPECT_GT(four.usage().flops, 1.5 * naive.usage().flops);
+  }
+}
+
+// At the model's last layer itself, of a model of four layers; of one of five it is the layer before.
+TEST_P(CrossQueryLimits, AfterTheLastLayerBeginsWithTheirNumber) {
+  const Params all{{"regime", "b"}, {"l_cut", "4"}};
+  for (const int layers : {4, 5}) {
+    const Changed model(R"({"num_hidden_layers": )" + std::to_string(layers) + "}");
+    const auto e = engine(all, 512, model.path());
+    ASSERT_EQ(e->info().layers, layers);
+    const Outcome out = run(*e, all), naive = ask_with(*e, asked, "naive");
+    EXPECT_EQ(out.usage().reused, kReused);
+    if (layers == 4) {
+      expect_equal(out, naive);
+      expect_differ(out, ask_with(*e, asked, "full"));
+    } else {
+      expect_differ(out, naive);
+    }
   }
 }
 
@@ -139,7 +180,14 @@ TEST_P(CrossQueryLimits, EightBitsAreNearAndNotEqual) {
     return max_abs_difference(x.completion.logits.first, y.completion.logits.first);
   };
   const Outcome plain = run(*e, {{"halo", "4"}}), b = run(*e, kRegimeB), full = ask_with(*e, asked, "full");
-  expect_equal(run(*e, {{"halo", "4"}, {"store", "pool"}}), plain);
+  // Off is what reads the pool without a word of storage.
+  const Outcome naive = ask_with(*e, asked, "naive");
+  for (const Params& none : {Params{{"halo", "0"}}, Params{{"regime", "b"}, {"l_cut", "8"}}}) {
+    Params off = none, on = none;
+    off["store"] = "pool", on["store"] = "int8";
+    expect_equal(run(*e, off), naive);
+    expect_differ(run(*e, on), naive);
+  }
   const Outcome rounded = run(*e, {{"halo", "4"}, {"store", "int8"}});
   EXPECT_EQ(rounded.usage().recomputed, plain.usage().recomputed);
   const Outcome b_rounded = run(*states, eight);
@@ -149,6 +197,32 @@ TEST_P(CrossQueryLimits, EightBitsAreNearAndNotEqual) {
   }
   expect_equal(run(*e, {{"halo", "64"}, {"store", "int8"}}), full);  // what is computed again was not stored
   expect_equal(run(*e, {{"halo", "4"}}), plain);                     // and the store is as it was
+}
+
+// A row of this model depends on 42 tokens before it. Of a long piece that lies where it lay, behind another beginning,
+// all that the question can reach is what the dense pass would compute, states included: storage that keeps it keeps
+// every bit, and 8 bits show. The question is shorter than a window: its last row reads the piece in the last layer too.
+TEST_P(CrossQueryLimits, WhereReuseIsExactOnlyEightBitsShow) {
+  const Changed model(R"({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0})");
+  const std::vector<int32_t> other_head = tokens(9, 21), prompt = join({other_head, a, b, c, tokens(5, 5)});
+  for (const std::string store : {"pool", "int8"}) {
+    Params b4 = kRegimeB;
+    b4["store"] = store;
+    const auto e = engine(b4, 512, model.path());
+    const Outcome full = ask_with(*e, prompt, "full");
+    std::vector<Outcome> outcomes;
+    for (Params params : {b4, Params{{"regime", "b"}, {"l_cut", "8"}}, Params{{"halo", "0"}}, Params{{"halo", "4"}}}) {
+      SCOPED_TRACE(testing::PrintToString(params));
+      params["store"] = store;
+      outcomes.push_back(ask_with(*e, prompt, "crossquery", params));
+      EXPECT_EQ(outcomes.back().usage().reused, kReused);
+      store == "pool" ? expect_equal(outcomes.back(), full) : expect_differ(outcomes.back(), full);
+    }
+    if (store == "int8") expect_differ(outcomes[0], outcomes[1]);  // a state in 8 bits, and K and V of it
+    // Power: what lies elsewhere is not exact.
+    const auto moved = join({other_head, c, tokens(5, 5)});
+    expect_differ(ask_with(*e, moved, "crossquery", {{"halo", "0"}, {"store", store}}), ask_with(*e, moved, "full"));
+  }
 }
 
 // What a request of regime b computes itself has its states too: the next one reuses them.

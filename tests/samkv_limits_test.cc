@@ -55,6 +55,38 @@ TEST_P(SamKVLimits, EverythingIsFullNothingIsNaive) {
   }
 }
 
+// With keep=1 nobody asks. Here the documents are studied, the question looks, and of the 28 blocks it chooses all: the
+// same two limits, through all stages. A block less is neither.
+TEST_P(SamKVLimits, AQuestionThatChoosesEverythingIsFullOrNaiveToo) {
+  const double all_blocks = 11 + 5 + 12;  // of C, B and A
+  for (const int chunk : {512, 37}) {
+    const auto e = engine(chunk);
+    const Outcome full = run(*e, "full"), naive = run(*e, "naive");
+    const Outcome given = run(*e, "samkv", with({{"keep", "1"}, {"recompute", "none"}}));
+    for (const std::string blocks : {"layer", "shared"}) {
+      SCOPED_TRACE(testing::Message() << chunk << " " << blocks);
+      const auto chosen = [&](const std::string& keep, const std::string& recompute) {
+        return run(*e, "samkv", with({{"keep", keep}, {"recompute", recompute}, {"blocks", blocks}}));
+      };
+      const Outcome again = chosen("0.999", "all"), as_placed = chosen("0.999", "none");
+      EXPECT_EQ(again.usage().kept, 1);
+      EXPECT_EQ(again.usage().recomputed, again.usage().reused);
+      expect_equal(again, full);
+      EXPECT_EQ(as_placed.usage().kept, 1);
+      EXPECT_EQ(as_placed.usage().recomputed, 0);
+      expect_equal(as_placed, naive);
+      EXPECT_GT(as_placed.usage().flops, 1.3 * given.usage().flops) << "power: the question looked";
+      const Outcome less = chosen("0.965", "all"), less_as_placed = chosen("0.965", "none");
+      for (const Outcome* out : {&less, &less_as_placed}) {
+        EXPECT_LT(out->usage().kept, 1);
+        EXPECT_GT(out->usage().kept, 1 - 2 / all_blocks);
+      }
+      expect_differ(less, full);
+      expect_differ(less_as_placed, naive);
+    }
+  }
+}
+
 TEST_P(SamKVLimits, ShortDocumentsAreKeptWhole) {
   const auto e = engine();
   const Outcome whole = run(*e, "samkv", {{"block", "32"}});  // three blocks each

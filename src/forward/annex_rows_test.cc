@@ -9,7 +9,7 @@
 namespace kvilt {
 namespace {
 
-constexpr int32_t kLength = 60, kLayer = 3;
+constexpr int32_t kLength = 60, kLayer = 3;  // a layer in the middle
 constexpr kvilt::Run kEntering{10, 50};
 
 class AnnexRowsTest : public testing::Test {
@@ -30,25 +30,30 @@ class AnnexRowsTest : public testing::Test {
     prompt.table.place({kv, kEntering.begin, kEntering.size(), kEntering.begin});
     Stage& stage = prompt.stage();
     stage.sets.push_back({{0, kEntering.begin}, {kEntering.end, kLength}});
-    std::fill_n(stage.write.begin(), kLayer, uint16_t{1});
+    std::fill_n(stage.write.begin(), kind.layer, uint16_t{1});
     stage.entries = {{kind, {kEntering}}};
     EXPECT_TRUE(validate(prompt.plan, on.config(), {kEntering}).ok());
   }
 };
 
+// The first layer that rows can enter, one in the middle, and the last.
 TEST_F(AnnexRowsTest, TrueStatesGiveTheTruePass) {
   const auto ids = random_tokens(kLength, 1, on.config());
-  const AnnexKind kind{AnnexOf::kHiddenF32, kLayer};
-  PromptForTest first(on, ids), plain(on, ids);
+  PromptForTest plain(on, ids);
   plain.run(driver);
-  const auto kv = publish(first, kind);
-  EXPECT_EQ(first.logits, plain.logits) << "keeping states changes nothing";
-  for (const int32_t rows : {kLength, 7}) {
-    PromptForTest again(on, ids);
-    enter(again, kv, kind);
-    again.run(driver, rows);
-    EXPECT_EQ(again.logits, first.logits);
-    EXPECT_EQ(again.keys({kEntering.end, kLength}), first.keys({kEntering.end, kLength}));
+  for (const int layer : {1, kLayer, on.config().L - 1}) {
+    SCOPED_TRACE(layer);
+    const AnnexKind kind{AnnexOf::kHiddenF32, layer};
+    PromptForTest first(on, ids);
+    const auto kv = publish(first, kind);
+    EXPECT_EQ(first.logits, plain.logits) << "keeping states changes nothing";
+    for (const int32_t rows : {kLength, 7}) {
+      PromptForTest again(on, ids);
+      enter(again, kv, kind);
+      again.run(driver, rows);
+      EXPECT_EQ(again.logits, first.logits);
+      EXPECT_EQ(again.keys({kEntering.end, kLength}), first.keys({kEntering.end, kLength}));
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "forward/prompt_for_test.h"
@@ -203,6 +204,95 @@ TEST_F(CarryPassTest, HeadsThatKeepGetWhatWasPlaced) {
   EXPECT_EQ(Vector(k.begin(), k.begin() + c.E), placed(kStoredLayer, 0, 12).k);
   const Vector fresh = floats(2);
   EXPECT_EQ(Vector(v.begin() + c.E, v.end()), Vector(fresh.begin() + c.E, fresh.end()));
+}
+
+// A segment of three tokens whose K and V are (3, 0) in head 0 and (4, 0) in head 1, in the elements 0 and 8, one of
+// RoPE's pairs; K before it is rotated. It was computed at 0 and is placed at 40: old K is turned by 40 there in layer 0
+// (local), and by 5 in layer 1 (a factor of 8).
+class FateTest : public CarryPassTest {
+ protected:
+  static constexpr int32_t kFirst = 40;
+  struct Pair {
+    float x, y;
+  };
+  using Heads = std::array<Pair, 2>;
+  static constexpr Heads kOld{{{3, 0}, {4, 0}}}, kNothing{{{0, 0}, {0, 0}}};
+
+  static double angle(int layer, int32_t positions) { return layer == 0 ? positions : positions / 8.0; }
+  // As a row of both heads, every pair turned by so much.
+  Vector row_of(const Heads& heads, double by = 0) const {
+    Vector out(static_cast<size_t>(c.G * c.E), 0);
+    for (size_t g = 0; g < heads.size(); ++g) {
+      const double co = std::cos(by), si = std::sin(by), x = heads[g].x, y = heads[g].y;
+      out[g * static_cast<size_t>(c.E)] = static_cast<float>(x * co - y * si);
+      out[g * static_cast<size_t>(c.E) + 8] = static_cast<float>(x * si + y * co);
+    }
+    return out;
+  }
+  void place_old(const std::vector<Heads>& old_v) {
+    PageTable source(*on.store, c.ropes());
+    const auto n = static_cast<int32_t>(old_v.size());
+    source.add(std::vector<Runs>{{{0, n}}}, std::vector<uint16_t>(static_cast<size_t>(c.L), 0));
+    for (int l = 0; l < c.L; ++l) {
+      for (int32_t pos = 0; pos < n; ++pos)
+        source.write(l, pos, row_of(kOld, angle(l, pos)).data(), row_of(old_v[static_cast<size_t>(pos)]).data());
+    }
+    twins.place({source.publish({0, n}), 0, n, kFirst});
+  }
+  // New K (before it is rotated to where it is) and V at kFirst, kFirst + 1, ...; what becomes of them.
+  std::pair<Vector, Vector> mixed(int layer, const Fate& fate, const std::vector<Heads>& k,
+                                  const std::vector<Heads>& v) {
+    Vector k_rows, v_rows;
+    std::vector<int32_t> pos;
+    for (size_t i = 0; i < k.size(); ++i) {
+      pos.push_back(kFirst + static_cast<int32_t>(i));
+      for (const float x : row_of(k[i], angle(layer, pos.back()))) k_rows.push_back(x);
+      for (const float x : row_of(v[i])) v_rows.push_back(x);
+    }
+    const auto n = static_cast<int64_t>(pos.size());
+    const FreshRows rows{&twins, layer, pos, {k_rows.data(), n, c.G * c.E}, {v_rows.data(), n, c.G * c.E}};
+    pass.mix_with_placed(rows, fate);
+    return {k_rows, v_rows};
+  }
+  // All rows, K again before it is rotated.
+  void expect_mixed(int layer, const std::pair<Vector, Vector>& got, const std::vector<Heads>& k,
+                    const std::vector<Heads>& v) const {
+    Vector want_k, want_v;
+    for (size_t i = 0; i < k.size(); ++i) {
+      for (const float x : row_of(k[i], angle(layer, kFirst + static_cast<int32_t>(i)))) want_k.push_back(x);
+      for (const float x : row_of(v[i])) want_v.push_back(x);
+    }
+    expect_near(got.first, want_k, 2e-5);
+    expect_near(got.second, want_v, 1e-6);
+  }
+
+  PageTable twins{*on.store, c.ropes()};
+};
+
+TEST_F(FateTest, TheShareIsTheCosineOfAllHeadsOfATokensKAndOfItsV) {
+  ASSERT_EQ(c.G, 2);
+  place_old({kOld, kOld, kNothing});
+  for (const int layer : {0, 1}) {
+    SCOPED_TRACE(layer);
+    // Token 0. K: head 0 as it was, head 1 turned so that its own cosine is .6: 9 + 16 .6 of 25 are .744.
+    //          V: head 0 as it was, head 1 at a right angle: 9 of 25 are .36. By heads it would be 1, and .6 or 0.
+    // Token 1. K: both heads as they were, of another length: all new. V: against the old one, clamped to 0: all old;
+    //          by heads, head 0, whose own cosine is 1, would be new.
+    // Token 2. K: head 1 reversed: 9 - 16 of 25 is clamped; V: the old one is 0, and has no direction: all new.
+    // Token 3 has no twin.
+    const Heads fresh{{{1, 2}, {3, 4}}};
+    const std::vector<Heads> k{{{{3, 0}, {2.4f, 3.2f}}}, {{{6, 0}, {8, 0}}}, {{{3, 0}, {-4, 0}}}, fresh},
+        v{{{{3, 0}, {0, 4}}}, {{{1.5f, 0}, {-4, 0}}}, {{{5, 6}, {7, 8}}}, fresh};
+    expect_mixed(layer, mixed(layer, {.by_cosine = true}, k, v),
+                 {{{{3, 0}, {0.744f * 2.4f + 0.256f * 4, 0.744f * 3.2f}}}, k[1], kOld, fresh},
+                 {{{{3, 0}, {0.64f * 4, 0.36f * 4}}}, kOld, v[2], fresh});
+    // A share that is given is that of all tokens.
+    expect_mixed(layer, mixed(layer, {.share = 0.25}, k, v),
+                 {{{{3, 0}, {3.6f, 0.8f}}}, {{{3.75f, 0}, {5, 0}}}, {{{3, 0}, {2, 0}}}, fresh},
+                 {{{{3, 0}, {3, 1}}}, {{{2.625f, 0}, {2, 0}}}, {{{1.25f, 1.5f}, {1.75f, 2}}}, fresh});
+    expect_mixed(layer, mixed(layer, {.share = 1}, k, v), k, v);
+    expect_mixed(layer, mixed(layer, {.share = 0}, k, v), {kOld, kOld, kOld, fresh}, {kOld, kOld, kNothing, fresh});
+  }
 }
 
 // 10 fresh tokens, 40 placed ones of another context, 10 fresh ones; some of the placed are computed again.

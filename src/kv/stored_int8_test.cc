@@ -83,5 +83,51 @@ TEST_F(StoredInt8, IsTheRoundedRowRealigned) {
   EXPECT_TRUE(std::equal(same.begin(), same.end(), written[{1, kAt}].v.begin())) << "the segment is never changed";
 }
 
+// Values that are whole steps of their channel's scale pass through the bytes as they are; with a finer one among them
+// the scale is another, and they do not.
+TEST_F(StoredInt8, WhatIsOnTheGridStaysToTheBit) {
+  const auto channels = static_cast<size_t>(kShape.G * kShape.E);
+  for (const int largest : {127, 126}) {
+    PageTable source(store, rope);
+    source.add(std::vector<Runs>{{{0, kCount}}}, std::vector<uint16_t>(kShape.L, 0));
+    const auto row_of = [&](int layer, int32_t pos, float step) {
+      std::vector<float> out;
+      for (size_t i = 0; i < channels; ++i) {
+        const int n = static_cast<int>((31 * static_cast<size_t>(pos + layer) + 17 * i) % 251) - 125;
+        out.push_back(std::ldexp(step, static_cast<int>(i) - 4) * static_cast<float>(pos == 7 ? largest : n));
+      }
+      return out;
+    };
+    for (int layer = 0; layer < kShape.L; ++layer) {
+      for (int32_t pos = 0; pos < kCount; ++pos)
+        source.write(layer, pos, row_of(layer, pos, 1).data(), row_of(layer, pos, -4).data());
+    }
+    PageTable reader(store, rope);
+    reader.place({source.publish({0, kCount}), 0, kCount, 0});
+    reader.read_as_int8(0);
+    const auto own = reader.publish({0, kCount});
+    const PinnedPages pages = own->pin({0, kCount});
+    int changed = 0;
+    for (int layer = 0; layer < kShape.L; ++layer) {
+      for (int32_t pos = 0; pos < kCount; ++pos) {
+        const std::vector<float> k = row_of(layer, pos, 1), v = row_of(layer, pos, -4);
+        for (int g = 0; g < kShape.G; ++g) {
+          std::vector<float> got_k(kShape.E), got_v(kShape.E);
+          const int32_t slot = own->map(layer).slot_of(pos);
+          decode_kv_row(kShape.dtype, kShape.E, pages.k(layer, g, slot), got_k.data());
+          decode_kv_row(kShape.dtype, kShape.E, pages.v(layer, g, slot), got_v.data());
+          changed += std::equal(got_k.begin(), got_k.end(), k.begin() + g * kShape.E) ? 0 : 1;
+          changed += std::equal(got_v.begin(), got_v.end(), v.begin() + g * kShape.E) ? 0 : 1;
+        }
+      }
+    }
+    if (largest == 127) {
+      EXPECT_EQ(changed, 0);
+    } else {
+      EXPECT_GT(changed, kShape.L * kShape.G * kCount) << "power: most of both";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <random>
 
 #include "policy/policy.h"
 #include "policy/samkv_choice.h"
@@ -229,6 +231,138 @@ TEST(SamKVChoice, OtherDocumentsBiasTheQuery) {
   const auto without = choose_blocks(choice, kShape, kQuery, two)[0][0];
   EXPECT_TRUE(std::ranges::find(with, 4) != with.end());
   EXPECT_TRUE(std::ranges::find(without, 4) == without.end());
+}
+
+// A document of these layers, of as many blocks of 4 as each layer has keys (of `width` numbers).
+DocumentStats layered(const std::vector<std::vector<float>>& keys, size_t width, const AttentionStats& attention,
+                      const std::vector<float>& local = {0, 0}) {
+  DocumentStats out;
+  out.tokens = static_cast<int32_t>(keys[0].size() / width) * 4;
+  for (const std::vector<float>& of : keys) out.layers.push_back({local, of, attention});
+  return out;
+}
+
+// Equation (1) of three documents. Q = (2, 0) meets the ends (6, 8), (-3, 4) and (4, 3) at cosines of .6, -.6 and .8:
+//   Q_0 = (2, 0) + 1/2 (.6 (-3, 4) + .8 (4, 3)) = (2.7, 2.4),  y / x = .889
+//   Q_1 = (2, 0) + 1/2 (.6 (6, 8) + .8 (4, 3))  = (5.4, 3.6),          .667
+//   Q_2 = (2, 0) + 1/2 (.6 (6, 8) + .6 (-3, 4)) = (2.9, 3.6),         1.241
+// The key (1, 0) has the score x, and (1 - 100 t, 100) has x + 100 (y - t x): above it only where y / x is more than t.
+// With t = y / x -+ .01 it is 2 x and 0.
+TEST(SamKVChoice, TheQueryIsEquationOne) {
+  const auto document_of = [](float ratio, std::vector<float> local) {
+    const float low = ratio - 0.01f, high = ratio + 0.01f;
+    return layered({{0, 0, 1 - 100 * high, 100, 1, 0, 1 - 100 * low, 100, 0, 0, 0, 0}}, 2, {1, 2, {}}, local);
+  };
+  const std::vector<DocumentStats> three{document_of(2.4f / 2.7f, {6, 8}), document_of(3.6f / 5.4f, {-3, 4}),
+                                         document_of(3.6f / 2.9f, {4, 3})};
+  BlockChoice choice = choice_of(three);
+  for (const auto& [keep, blocks] : {std::pair{12 / 18.0, std::vector<int32_t>{3}}, {15 / 18.0, {2, 3}}}) {
+    choice.keep = keep;
+    EXPECT_EQ(choose_blocks(choice, kShape, {{2, 0}}, three)[0], KeptBlocks::value_type(3, blocks));
+  }
+  choice.bias = false;
+  choice.keep = 12 / 18.0;
+  EXPECT_EQ(choose_blocks(choice, kShape, {{2, 0}}, three)[0], KeptBlocks::value_type(3, {2})) << "power: y is 0";
+}
+
+// Equation (3): P is the mean over the stable layers, here of .75 and .25; with it each layer takes its own heaviest two
+// of four. The layer between, whose own P is 1, has no say.
+TEST(SamKVChoice, TheShareIsTheMeanOfTheStableLayers) {
+  const auto keys = [](float anchor, std::vector<float> middle) {  // of one number: the score
+    std::vector<float> out{anchor};
+    out.insert(out.end(), middle.begin(), middle.end());
+    out.insert(out.end(), 2, anchor);
+    return out;
+  };
+  const std::vector<DocumentStats> one{layered(
+      {keys(.25f, {1, .6f, 0, .1f}), keys(-1, {1, .2f, 0, .3f}), keys(.75f, {1, .8f, 0, .9f})}, 1, {1, 3, {}}, {0})};
+  const HeadShape shape{.H = 1, .G = 1, .E = 1};
+  const std::vector<std::vector<double>> query(3, {1});
+  BlockChoice choice = choice_of(one);
+  const auto kept_with = [&](std::vector<int> stable) {
+    choice.stable = std::move(stable);
+    std::vector<std::vector<int32_t>> out;
+    for (const auto& of_layer : choose_blocks(choice, shape, query, one)) out.push_back(of_layer[0]);
+    return out;
+  };
+  using Blocks = std::vector<std::vector<int32_t>>;
+  EXPECT_EQ(kept_with({0, 2}), (Blocks{{1, 2}, {1, 4}, {1, 4}}));
+  EXPECT_EQ(kept_with({0}), (Blocks{{1, 2, 4}, {1, 2, 4}, {1, 2, 4}})) << "power";
+  EXPECT_EQ(kept_with({2}), (Blocks{{1}, {1}, {1}})) << "power";
+  EXPECT_EQ(kept_with({0, 1, 2}), (Blocks{{1, 2, 4}, {1, 2, 4}, {1, 2, 4}})) << "power: 2/3 of four";
+}
+
+// Four query heads, of which two and two read a KV head: heads 0 and 1 ask for its first channel, 2 and 3 for its second.
+// Block 1 has 2 3 + 2 3 and block 2 has 2 2 + 2 2. If heads took turns, they would have 6 and 8, with the KV heads
+// exchanged 0 and 8.
+TEST(SamKVChoice, AQueryHeadMeetsItsOwnKvHead) {
+  const std::vector<float> keys{0, 0, 0, 0, 3, 0, 0, 3, 2, 2, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0};
+  const std::vector<DocumentStats> one{layered({keys}, 4, {1, 2, {}}, std::vector<float>(8, 0))};
+  BlockChoice choice = choice_of(one);
+  choice.keep = 4 / 5.0;
+  const auto kept_of = [&](std::vector<double> query) {
+    return choose_blocks(choice, {.H = 4, .G = 2, .E = 2}, {std::move(query)}, one)[0][0];
+  };
+  EXPECT_EQ(kept_of({1, 0, 1, 0, 0, 1, 0, 1}), (std::vector<int32_t>{1}));
+  EXPECT_EQ(kept_of({1, 0, 0, 1, 1, 0, 0, 1}), (std::vector<int32_t>{2})) << "power: as if heads took turns";
+  EXPECT_EQ(kept_of({0, 1, 0, 1, 1, 0, 1, 0}), (std::vector<int32_t>{2})) << "power: as if exchanged";
+}
+
+// Two copies of one document and two others, in every order, in four layers that choose for themselves: what is kept of a
+// document depends on its text alone.
+TEST(SamKVChoice, CopiesFareAlikeInAnyOrderInEveryLayer) {
+  std::mt19937 rng(7);
+  std::normal_distribution<float> normal;
+  const auto random = [&](size_t n) {
+    std::vector<float> out(n);
+    for (float& x : out) x = normal(rng);
+    return out;
+  };
+  constexpr size_t kLayers = 4;
+  const HeadShape shape{.H = 4, .G = 2, .E = 3};
+  const auto document_of = [&](size_t blocks) {
+    std::vector<std::vector<float>> keys;
+    for (size_t l = 0; l < kLayers; ++l) keys.push_back(random(blocks * 6));
+    DocumentStats out = layered(keys, 6, {3, 4, {}});
+    for (LayerStats& layer : out.layers) layer.local_query = random(12);
+    return out;
+  };
+  int layers_differ = 0, some_kept = 0;
+  for (int round = 0; round < 20; ++round) {
+    const std::vector<DocumentStats> texts{document_of(9), document_of(9), document_of(12)};
+    std::vector<std::vector<double>> query;
+    for (size_t l = 0; l < kLayers; ++l) {
+      const std::vector<float> of = random(12);
+      query.emplace_back(of.begin(), of.end());
+    }
+    for (const double keep : {0.0, 0.5, 0.6}) {
+      for (const bool by_range : {false, true}) {
+        std::vector<size_t> order{0, 0, 1, 2};
+        std::map<std::pair<size_t, size_t>, std::vector<int32_t>> first;  // by layer and text
+        do {
+          std::vector<DocumentStats> documents;
+          for (const size_t text : order) documents.push_back(texts[text]);
+          BlockChoice choice = choice_of(documents);
+          choice.keep = keep;
+          choice.by_range = by_range;
+          choice.stable = {1, 3};
+          const KeptBlocks kept = choose_blocks(choice, shape, query, documents);
+          for (size_t l = 0; l < kLayers; ++l) {
+            for (size_t i = 0; i < order.size(); ++i) {
+              const auto [known, fresh] = first.try_emplace({l, order[i]}, kept[l][i]);
+              EXPECT_EQ(kept[l][i], known->second) << round << " layer " << l << " document " << i;
+            }
+          }
+        } while (std::ranges::next_permutation(order).found);
+        for (const size_t text : {0u, 1u, 2u}) {
+          some_kept += first[{0, text}].empty() ? 0 : 1;
+          layers_differ += first[{0, text}] == first[{1, text}] ? 0 : 1;
+        }
+      }
+    }
+  }
+  EXPECT_GT(some_kept, 200) << "power";
+  EXPECT_GT(layers_differ, 200) << "power";
 }
 
 // A prefix of 3, documents of 40 (long) and 10 tokens, a question of 5; the model of plans' tests.
