@@ -10,7 +10,6 @@ namespace {
 constexpr BlockCut kReadCut{.block = 4, .initial = 1, .local = 2};
 using Anchor = BlockChoice::Anchor;
 
-
 // A document of one layer: by block the mean key's channel 0, with the blocks that are looked at most and least.
 DocumentStats with_keys(const std::vector<float>& keys, int32_t most, int32_t least, std::vector<float> local) {
   LayerStats layer;
