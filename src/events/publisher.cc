@@ -372,8 +372,9 @@ void KvEventPublisher::go_on_replaying() {
     bool done = false;
     try {
       done = !full.contains(at->who) && go_on(*at);
-    } catch (const zmq::error_t&) {  // who asked is gone
+    } catch (const zmq::error_t&) {  // who asked is gone, maybe since it saw that it was too late
       done = true;
+      too_late_ = too_late_ || at->missed;
     }
     if (!done) full.insert(at->who);
     at = done ? replays_.erase(at) : std::next(at);
@@ -401,7 +402,7 @@ bool KvEventPublisher::go_on(Replay& replay) {
     replay.next = at->first + 1;
   }
   if (!answer({}, kEnd, zmq::message_t())) return false;
-  too_late_ = too_late_ || replay.missed;  // once, and for those who read only
+  too_late_ = too_late_ || replay.missed;  // once, and for those only who read or leave
   return true;
 }
 

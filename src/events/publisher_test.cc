@@ -452,6 +452,38 @@ TEST_F(PublisherTest, AnAskerThatDoesNotReadKeepsNoRing) {
   EXPECT_EQ(publisher_->counters().restarts, 1u) << "once, when it reads on";
 }
 
+// As vllm-router and llm-d's do, which have no use for what begins later than they asked.
+TEST_F(PublisherTest, AnAskerThatLeavesWhereItSeesThatItIsTooLateHearsEverythingAgain) {
+  constexpr int kBatches = 1500;
+  constexpr int32_t kTokens = 8192;  // so that the system's buffers hold few batches
+  PublisherOptions options = small();
+  options.ring_batches = kBatches;  // one more is told at the beginning
+  options.ring_bytes = int64_t{1} << 40;
+  open(options);
+  const std::vector<int32_t> tokens(kTokens, 100'000);
+  for (int i = 0; i < kBatches; ++i) {
+    const uint64_t before = publisher_->counters().batches;
+    publisher_->piece_stored(ToldDomain{}, ++last_, tokens);
+    ASSERT_TRUE(eventually([&] { return publisher_->counters().batches > before; }));
+  }
+  for (const uint64_t first : {1, 0}) {
+    EXPECT_EQ(publisher_->counters().restarts, 0u) << "who has the beginning may leave when it likes";
+    zmq::context_t context;
+    zmq::socket_t asker(context, zmq::socket_type::dealer);
+    asker.set(zmq::sockopt::rcvhwm, 1);
+    asker.set(zmq::sockopt::linger, 0);
+    asker.set(zmq::sockopt::rcvtimeo, 20'000);
+    asker.connect(publisher_->replay_endpoint());
+    asker.send(zmq::message_t(), zmq::send_flags::sndmore);
+    asker.send(zmq::buffer(big_endian_word(first)), zmq::send_flags::none);
+    const std::vector<zmq::message_t> frames = receive(asker);
+    ASSERT_EQ(frames.size(), 4u);
+    EXPECT_EQ(number_of(frames[2]), 1u);
+  }
+  EXPECT_TRUE(eventually([&] { return asked_ != 0; }));
+  EXPECT_EQ(publisher_->counters().restarts, 1u);
+}
+
 // What nobody needs to send is not taken into memory.
 TEST_F(PublisherTest, ALargeFrameEndsItsConnection) {
   open(small());
