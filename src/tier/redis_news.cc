@@ -52,6 +52,7 @@ Result<std::vector<StoredPiece>> RedisTier::known(const Digest& maker, uint32_t 
 Tier::News RedisTier::news() {
   News out;
   out.errors = std::exchange(unheard_, 0);
+  if (!connection_ && options_.patience && Clock::now() - heard_ > *options_.patience) count_as_empty(out);
   if (!connection_ && Clock::now() < next_try_) return out;
   const bool reached = connection_ != nullptr || [&] {
     const Status done = connect();
@@ -59,10 +60,25 @@ Tier::News RedisTier::news() {
     return done.ok();
   }();
   const Status done = reached ? hear(out) : Status(Error{Code::kUnavailable, {}});
-  if (done.ok()) return out;
+  if (done.ok()) {
+    heard_ = Clock::now();
+    return out;
+  }
   ++out.errors;
   if (connection_) drop(done.error());  // it answers, but not what it should
   return out;
+}
+
+// While others can be asked, what they hold must not be taken for what this one has.
+void RedisTier::count_as_empty(News& news) {
+  if (entries_.empty()) return;
+  for (const auto& [id, entry] : entries_) news.removed.push_back(id);
+  spdlog::warn("Redis at {} stays away: its {} pieces count as gone until it is back", options_.address.shown(),
+               entries_.size());
+  entries_.clear();
+  to_look_for_.clear();
+  bytes_ = 0;
+  news.came_back = true;
 }
 
 // Where memory ends what was entered may be untold: all of it is told again when the set is listed.

@@ -114,6 +114,7 @@ Status RedisTier::agree_on_secret() {
 void RedisTier::drop(const Error& why) {
   const auto now = Clock::now();
   const bool was_ready = ready_.exchange(false);
+  if (was_ready) heard_ = now;  // writes may have taken long
   const bool lasted = connection_ && now - connected_ > 10 * std::max(backoff_, kFirstBackoff);
   connection_.reset();
   listing_.reset();

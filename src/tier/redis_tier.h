@@ -40,6 +40,9 @@ struct RedisOptions {
   // What the first process puts into Redis where that keeps the secret; nothing: one that it draws.
   std::optional<HashSecret> offered = {};
   size_t most_ids = size_t{1} << 20;  // of the set, that are listed; what is beyond them is not known
+  // Away for so long it counts as having removed all that it had, which is listed again when it comes back. Nothing: it
+  // does not.
+  std::optional<std::chrono::milliseconds> patience = {};
 };
 
 class RedisTier : public Tier {
@@ -94,6 +97,7 @@ class RedisTier : public Tier {
   // An error may be Redis' own.
   Result<RedisReply> ask(const RedisCommand& command);
 
+  void count_as_empty(News& news);
   Status hear(News& news);
   Status catch_up(News& news);
   struct Listing {  // of the set, by several calls of news()
@@ -137,6 +141,7 @@ class RedisTier : public Tier {
   std::unique_ptr<RedisConnection> connection_;
   std::atomic<bool> ready_{false};
   Clock::time_point connected_, next_try_, next_list_;
+  Clock::time_point heard_ = Clock::now();  // when all was well last
   std::chrono::milliseconds backoff_{0};
   std::optional<Listing> listing_;
   std::string read_to_;        // of the stream
