@@ -155,6 +155,35 @@ TEST_F(RedisCacheTest, SeveralServersHoldOneCache) {
   EXPECT_LT(remote, 12 * 200) << "power check: a part is gone";
 }
 
+// One that hangs for long: what it held goes to the other, from the memory of who has it. Back again, both have it.
+TEST_F(RedisCacheTest, OneOfSeveralThatStaysAwayIsReplaced) {
+  RedisServerForTest second;
+  EngineOptions both = options();
+  both.cache_redis += "," + second.address().shown();
+  both.cache_redis_timeout_ms = 200;
+  const auto one = open_for_test(both);
+  std::vector<std::vector<int32_t>> texts;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    texts.push_back(tokens(200, 100 + seed));
+    warm(*one, texts.back());
+  }
+  const auto has_all = [&] { return server->keys("*:r:*").size() >= texts.size(); };
+  EXPECT_TRUE(eventually([&] { return server->keys("*:r:*").size() + second.keys("*:r:*").size() >= texts.size(); }));
+  ASSERT_FALSE(has_all()) << "power: each holds a part";
+  second.stop();
+  EXPECT_TRUE(eventually(has_all));
+  EngineOptions first = options();
+  const auto two = open_for_test(first);
+  expect_known(*two, 12 * 200);
+  for (const auto& text : texts) {
+    const Outcome out = ask_prefix(*two, join({text, question}));
+    EXPECT_EQ(out.completion.usage.remote, 200);
+    expect_equal(out, ask_with(*alone(), join({text, question}), "full"));
+  }
+  second.go_on();
+  EXPECT_TRUE(eventually([&] { return one->stats().remote.tokens > 12 * 200; })) << "it is listed again";
+}
+
 TEST_F(RedisCacheTest, TenantsSaltsAndModelsStayApart) {
   const auto one = open(), two = open();
   Request mine = of("one", "s", "n");

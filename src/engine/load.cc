@@ -28,6 +28,7 @@ namespace {
 
 constexpr size_t kMaxTemplate = size_t{1} << 20;  // bytes
 constexpr int kMaxHeadSize = 512;                 // of kernels/x86/attend.cc
+constexpr int kRedisPatience = 20;                // timeouts; then others hold what one of several held
 
 // given: FILE, or NAME=FILE.
 template <class Map>
@@ -149,6 +150,7 @@ Status open_redis(const EngineOptions& o, const std::optional<HashSecret>& key, 
   redis.key = key;
   if (out.disk && !out.disk->sealed()) redis.offered = out.disk->secret();
   redis.timeout = std::chrono::milliseconds(o.cache_redis_timeout_ms);
+  if (addresses.size() > 1) redis.patience = kRedisPatience * redis.timeout;
   std::vector<SpreadTier::Place> places;
   for (const RedisAddress& address : addresses) {
     redis.address = address;

@@ -99,6 +99,40 @@ TEST_F(RedisTierTest, ALongListComesInParts) {
   EXPECT_EQ(heard.stored[0].id, own.id);
 }
 
+// Of more ids than may be listed some are known, and the rest of what it does goes on; it is one error.
+TEST_F(RedisTierTest, ALargerSetThanMayBeListedIsKnownInPart) {
+  constexpr size_t kPieces = 400, kMost = 50;
+  const auto one = open();
+  known(*one);
+  std::vector<StoredPiece> pieces;
+  for (size_t i = 0; i < kPieces; ++i) pieces.push_back(put(*one, 10));
+  RedisOptions options{.address = server->address(), .secret = {}, .timeout = std::chrono::seconds(30)};
+  options.most_ids = kMost;
+  const auto two = std::move(RedisTier::open(options)).value();
+  const std::vector<StoredPiece> found = known(*two);
+  EXPECT_GT(found.size(), kMost);
+  EXPECT_LT(found.size(), kPieces) << "power";
+  EXPECT_TRUE(two->ready());
+  for (const StoredPiece& piece : found) expect_whole(*two, piece);
+  EXPECT_EQ(two->news().errors, 1);
+
+  const StoredPiece own = put(*two, 10), others = put(*one, 10);
+  EXPECT_EQ(news(*two, [](const Tier::News& now) { return !now.stored.empty(); }).stored[0].id, others.id);
+  one->remove(found[0].id);
+  EXPECT_EQ(news(*two, [](const Tier::News& now) { return !now.removed.empty(); }).removed[0], found[0].id);
+
+  server->ask({"CLIENT", "KILL", "TYPE", "normal"});
+  EXPECT_EQ(two->news().errors, 1) << "the lost connection";
+  const Tier::News again = news(*two, [&](const Tier::News&) { return two->ready(); });
+  EXPECT_TRUE(again.removed.empty()) << "what was not listed may well be there";
+  EXPECT_EQ(again.errors, 0) << "it was said";
+  expect_whole(*two, own);
+  expect_whole(*two, others);
+
+  ASSERT_TRUE(two->clear().ok());
+  while (two->pieces() > 0 || !server->keys("*:r:*").empty()) EXPECT_EQ(two->news().errors, 0);
+}
+
 // A record that is gone is removed, and with that the connection may end; the listing is begun anew behind the next one.
 TEST_F(RedisTierTest, AListingEndsWithItsConnection) {
   constexpr int kPieces = 40;

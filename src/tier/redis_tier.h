@@ -3,6 +3,7 @@
 //             each process reads on from where it was. The set is listed at the start, after a lost connection and now
 //             and then, so that nobody depends on having heard every line. What Redis drops by itself it tells nobody:
 //             each news() looks whether some pieces are still there. docs/design/redis.md; bytes: docs/formats/redis.md.
+//             Of a set that is larger than what one process lists the rest is not known to it.
 // Invariants: records and chunks carry keyed digests of what they are and of their bytes, or are sealed with a key
 //             (sealer.h): whatever Redis answers, get() returns what was put, or an error. Chunks are there before
 //             their record, records before their line. Every call ends in time; after a failure the connection is
@@ -38,6 +39,10 @@ struct RedisOptions {
   std::chrono::milliseconds known_for{10'000};  // as known() lists; the rest is news
   // What the first process puts into Redis where that keeps the secret; nothing: one that it draws.
   std::optional<HashSecret> offered = {};
+  size_t most_ids = size_t{1} << 20;  // of the set, that are listed; what is beyond them is not known
+  // Away for so long it counts as having removed all that it had, which is listed again when it comes back. Nothing: it
+  // does not.
+  std::optional<std::chrono::milliseconds> patience = {};
 };
 
 class RedisTier : public Tier {
@@ -46,7 +51,6 @@ class RedisTier : public Tier {
   static constexpr std::chrono::seconds kListEvery{60};
   static constexpr int kIdsAtOnce = 1000;  // of the set, in one answer
   static constexpr size_t kFewestLooks = 4, kMostLooks = 256;
-  static constexpr size_t kMostIds = size_t{1} << 20;  // of the set: no honest one has more
 
   // Connects, unless the secret is given: then it may come later.
   static Result<std::unique_ptr<RedisTier>> open(RedisOptions options);
@@ -93,6 +97,7 @@ class RedisTier : public Tier {
   // An error may be Redis' own.
   Result<RedisReply> ask(const RedisCommand& command);
 
+  void count_as_empty(News& news);
   Status hear(News& news);
   Status catch_up(News& news);
   struct Listing {  // of the set, by several calls of news()
@@ -105,7 +110,7 @@ class RedisTier : public Tier {
   };
   Status list(News& news, Clock::time_point until);
   Status begin_listing();
-  Status walk_on();
+  Status walk_on(News& news);
   void compare(News& news);
   Status read_log(News& news);
   bool read_line(const RedisReply& line, std::unordered_set<uint64_t>& stored, News& news);
@@ -136,11 +141,14 @@ class RedisTier : public Tier {
   std::unique_ptr<RedisConnection> connection_;
   std::atomic<bool> ready_{false};
   Clock::time_point connected_, next_try_, next_list_;
+  Clock::time_point heard_ = Clock::now();  // when all was well last
   std::chrono::milliseconds backoff_{0};
   std::optional<Listing> listing_;
   std::string read_to_;        // of the stream
   bool clear_first_ = false;   // clear() could not reach it
   bool other_secret_ = false;  // which was said
+  bool cut_ = false;           // the set has more ids than were listed last ...
+  bool too_many_ = false;      // ... which was said
   std::unordered_map<uint64_t, Entry> entries_;
   int64_t bytes_ = 0;
   std::vector<uint64_t> to_look_for_;  // that look_for_dropped() comes to yet

@@ -1,6 +1,8 @@
 // A Redis that is full, gone, emptied, stalled, that lies or refuses: each is an error in time, and nothing wrong is returned.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tier/redis_tier_for_test.h"
 
 namespace kvilt {
@@ -63,6 +65,34 @@ TEST_F(RedisTierTest, GoneAndBack) {
   news(*late, [&](const Tier::News&) { return late->ready(); });
   const StoredPiece again = put(*one, 300);
   EXPECT_EQ(news(*late, [](const Tier::News& now) { return !now.stored.empty(); }).stored[0].id, again.id);
+}
+
+// One of several that stays away counts as empty, and is listed when it is back. One that is alone does not: nobody else
+// could hold what it has.
+TEST_F(RedisTierTest, WhoStaysAwayCountsAsEmpty) {
+  RedisOptions options{.address = server->address(), .secret = {}, .timeout = std::chrono::seconds(30)};
+  const auto alone = std::move(RedisTier::open(options)).value();
+  options.patience = std::chrono::milliseconds(300);
+  const auto tier = std::move(RedisTier::open(options)).value();
+  known(*alone), known(*tier);
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 20; ++i) ids.push_back(put(*tier, 10).id);
+  news(*alone, [](const Tier::News& now) { return now.stored.size() == 20; });
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(tier->news().empty());
+  server->ask({"SAVE"});
+  server->end();
+  const Tier::News lost = news(*tier, [](const Tier::News& now) { return !now.removed.empty(); });
+  EXPECT_EQ(std::set<uint64_t>(lost.removed.begin(), lost.removed.end()), std::set<uint64_t>(ids.begin(), ids.end()));
+  EXPECT_EQ(tier->pieces(), 0);
+  EXPECT_EQ(code_of(*tier, ids[0]), Code::kNotFound);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(alone->news().removed.empty());
+  EXPECT_EQ(alone->pieces(), 20);
+  server->start();
+  const Tier::News back = news(*tier, [&](const Tier::News&) { return tier->ready(); });
+  EXPECT_EQ(back.stored.size(), 20u) << "it is listed again";
+  EXPECT_TRUE(back.removed.empty());
+  const Tier::News again = news(*alone, [&](const Tier::News&) { return alone->ready(); });
+  EXPECT_TRUE(again.stored.empty() && again.removed.empty()) << "power: this one never forgot them";
 }
 
 TEST_F(RedisTierTest, AnEmptiedRedisGetsTheSecretAgain) {

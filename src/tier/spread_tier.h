@@ -5,7 +5,8 @@
 //             a word, and a place that comes or goes moves no other's pieces. What continues a chain goes where the chain
 //             is, so that each place by itself has all of what it names a prefix.
 // Invariants: where a piece is was heard from the place itself, so names may change from one start to the next. A place
-//             that is gone takes its own pieces with it and nobody else's.
+//             that is gone takes its own pieces with it and nobody else's: they stay its own until it says that they are
+//             removed, also when it was away for long (RedisOptions::patience), and then go to the others.
 // Cost:       16 bytes a piece that is stored.
 // Threads:    as Tier.
 // Not here:   copies: a piece is in one place, and is computed again where that is lost.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -16,6 +17,7 @@ namespace {
 struct Shelf {
   std::map<uint64_t, StoredPiece> pieces;
   bool up = true;
+  bool counts_as_empty = false;  // while it is not up
 };
 
 class Drawer : public Tier {
@@ -57,7 +59,13 @@ class Drawer : public Tier {
   News news() override {
     News out;
     ready_ = shelf_.up;
-    if (!shelf_.up) return out;
+    if (!shelf_.up) {
+      if (!shelf_.counts_as_empty || told_.empty()) return out;
+      out.removed.assign(told_.begin(), told_.end());
+      out.came_back = true;
+      told_.clear();
+      return out;
+    }
     for (const auto& [id, piece] : shelf_.pieces) {
       if (told_.insert(id).second) out.stored.push_back(piece);
     }
@@ -158,6 +166,32 @@ TEST_F(SpreadTierTest, APlaceThatGoesTakesItsOwn) {
   tier->news();
   EXPECT_FALSE(tier->ready());
   put(*tier, 0, Code::kUnavailable);
+}
+
+// A place that stays away holds nothing for others, until it is back and says what it has.
+TEST_F(SpreadTierTest, APlaceThatStaysAwayIsReplaced) {
+  const auto tier = open();
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 200; ++i) ids.push_back(put(*tier));
+  const auto lost = std::ranges::find_if(ids, [&](uint64_t id) { return place_of(id) == 2; });
+  ASSERT_NE(lost, ids.end());
+  const size_t count = shelves[2].pieces.size();
+  shelves[2].up = false;
+  EXPECT_TRUE(tier->news().removed.empty()) << "not at once";
+  put(*tier, *lost, Code::kUnavailable);
+  shelves[2].counts_as_empty = true;
+  const Tier::News away = tier->news();
+  EXPECT_EQ(away.removed.size(), count);
+  EXPECT_TRUE(away.came_back) << "all that is cached is offered to the others";
+  EXPECT_EQ(chunk_of(*tier, *lost, 0).error().code, Code::kNotFound);
+  put(*tier, *lost, Code::kNotFound);
+  for (int i = 0; i < 100; ++i) EXPECT_NE(place_of(put(*tier)), 2);
+  EXPECT_TRUE(tier->news().removed.empty()) << "once";
+  shelves[2].up = true;
+  const Tier::News back = tier->news();
+  EXPECT_EQ(back.stored.size(), count);
+  EXPECT_TRUE(back.came_back);
+  EXPECT_TRUE(chunk_of(*tier, *lost, 0).ok());
 }
 
 // Four places instead of three: what is stored is found where it is; a quarter of what comes goes to the new one.

@@ -126,7 +126,8 @@ class Tier {
     std::vector<StoredPiece> stored;  // of the maker that known() was asked for; what they continue comes first
     std::vector<uint64_t> removed;    // before any of these was stored
     int errors = 0;                   // failures that nobody heard of yet
-    bool came_back = false;           // a part of it can be asked again: what that lacks may be stored there now
+    // What it lacks may be stored there now: a part of it can be asked again, or one that is away counts as empty.
+    bool came_back = false;
     void remove(uint64_t id) {
       std::erase_if(stored, [&](const StoredPiece& piece) { return piece.id == id; });
       removed.push_back(id);
