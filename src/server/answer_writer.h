@@ -97,7 +97,7 @@ class AnswerWriter {
   virtual std::string ended(const Choice& choice) = 0;
   virtual std::string done(const std::vector<Choice>& choices, const UsageSum& usage) = 0;
   virtual std::string failed(const ApiError& error) = 0;
-  virtual std::string ping() const = 0;  // after a silence
+  virtual std::string ping() = 0;  // after a silence
 };
 
 }  // namespace kvilt::server

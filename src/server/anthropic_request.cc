@@ -246,7 +246,8 @@ void Converter::tool_choice(Json& choice) {
   body_["parallel_tool_calls"] = *single == false;
 }
 
-// A budget is no bound here: max_tokens is one, of thoughts and answer together.
+// A budget is no bound here: max_tokens is one, of thoughts and answer together. Anthropic's is a target, and clients
+// always send one.
 void Converter::thinking(Json& settings) {
   if (!is_object(settings, "thinking")) return;
   const Json* type = need_string(settings, "type", "thinking");
@@ -322,7 +323,12 @@ void Converter::top(Json& body, MessagesUse use) {
       return fail("stop_sequences", fmt::format("must be a list of strings, not {}", type_of(*stops)));
     body_["stop"] = std::move(*stops);
   }
-  if (Json* settings = given(body, "thinking")) thinking(*settings);
+  // Who does not ask for thoughts has none: they would be hidden, and could take all of max_tokens.
+  if (Json* settings = given(body, "thinking")) {
+    thinking(*settings);
+  } else if (!error_) {
+    error_ = set_template_word(body_, "enable_thinking", false);
+  }
   if (Json* list = given(body, "tools")) tools(*list);
   if (Json* choice = given(body, "tool_choice")) tool_choice(*choice);
   if (Json* format = given(body, "output_format")) output_format(*format, "output_format");

@@ -1,6 +1,7 @@
 // server/anthropic_request.h: a body of Anthropic's Messages API as the body that OpenAI's clients would send.
 // Role:       so there is one way to a prompt (Engine::chat_prompt) and one to its settings (parse_chat). A conversation
-//             that both APIs can express is the same prompt by both routes.
+//             that both APIs can express is the same prompt by both routes; one without `thinking` is that of a chat
+//             with enable_thinking false.
 // Idea:       `system` is a first message; a tool_use block is an assistant's tool call, with its input as a string of
 //             JSON, which chat_prompt gives to each template in the form that it takes; a tool_result block is a message
 //             of role tool; text blocks with cache_control are parts with it, and so pieces of their own.

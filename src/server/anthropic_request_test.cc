@@ -431,12 +431,20 @@ TEST(AnthropicRequest, WhetherToThinkIsTold) {
   EXPECT_EQ(words(off + R"(, "chat_template_kwargs": {"enable_thinking": true})"), (Json{{"enable_thinking", true}}));
   EXPECT_EQ(words(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), (Json{{"enable_thinking", true}}));
   EXPECT_EQ(words(R"(, "thinking": {"type": "adaptive"})"), (Json{{"enable_thinking", true}}));
-  EXPECT_EQ(words(R"(, "output_config": {"effort": "high"})"), (Json{{"reasoning_effort", "high"}}))
+  for (const char* none : {"", R"(, "thinking": null)"})
+    EXPECT_EQ(words(none), (Json{{"enable_thinking", false}})) << "who does not ask for it has none";
+  EXPECT_EQ(words(R"(, "chat_template_kwargs": {"enable_thinking": true})"), (Json{{"enable_thinking", true}}));
+  const std::string on = R"(, "thinking": {"type": "adaptive"})";
+  const auto effort = [&](const char* word) {
+    return words(on + R"(, "output_config": {"effort": ")" + word + "\"}")["reasoning_effort"];
+  };
+  EXPECT_EQ(effort("high"), "high");
+  EXPECT_EQ(effort("max"), "xhigh");
+  EXPECT_EQ(words(R"(, "output_config": {"effort": "high"})"),
+            (Json{{"enable_thinking", false}, {"reasoning_effort", "high"}}))
       << "how much, not whether";
-  EXPECT_EQ(words(R"(, "output_config": {"effort": "max"})"), (Json{{"reasoning_effort", "xhigh"}}));
-  EXPECT_EQ(words(R"(, "output_config": {"effort": "low"}, "chat_template_kwargs": {"reasoning_effort": "mine"})"),
-            (Json{{"reasoning_effort", "mine"}}));
-  EXPECT_EQ(words(""), Json()) << "power";
+  EXPECT_EQ(words(on + R"(, "output_config": {"effort": "low"}, "chat_template_kwargs": {"reasoning_effort": "mine"})"),
+            (Json{{"reasoning_effort", "mine"}, {"enable_thinking", true}}));
 }
 
 // Claude Code sends this in every request.

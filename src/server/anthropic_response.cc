@@ -115,7 +115,7 @@ class AnthropicWriter final : public AnswerWriter {
     return "event: error\ndata: " + error_body(error, ApiShape::kAnthropic) + "\n\n";
   }
 
-  std::string ping() const override { return event({{"type", "ping"}}); }
+  std::string ping() override { return event({{"type", "ping"}}); }
 
  private:
   Json message(Json content) const {

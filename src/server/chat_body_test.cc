@@ -23,8 +23,12 @@ TEST(ChatBody, EffortsReachThePromptByEveryRoute) {
   EXPECT_EQ(ids(chat, {{"reasoning_effort", "low"}}), told);
   EXPECT_EQ(ids("/v1/responses", {{"reasoning", {{"effort", "low"}}}}), told);
   EXPECT_NE(ids(chat, Json::object()), told) << "power";
-  EXPECT_EQ(ids("/v1/messages", {{"thinking", {{"type", "disabled"}}}}),
-            ids(chat, {{"chat_template_kwargs", {{"enable_thinking", false}}}}));
+  const auto thinks = ids("/v1/messages", {{"thinking", {{"type", "adaptive"}}}});
+  EXPECT_EQ(thinks, ids(chat, {{"chat_template_kwargs", {{"enable_thinking", true}}}}));
+  const auto none = ids("/v1/messages", {{"thinking", {{"type", "disabled"}}}});
+  EXPECT_EQ(none, ids(chat, {{"chat_template_kwargs", {{"enable_thinking", false}}}}));
+  EXPECT_EQ(ids("/v1/messages", Json::object()), none) << "who does not ask for thoughts";
+  EXPECT_NE(thinks, none) << "power";
 
   const std::string body = R"({"messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "low"})";
   const auto count = [&](const char* path, const char* field) {

@@ -46,10 +46,10 @@ void append_content(const Json& content, Prompt& prompt) {
   }
 }
 
-// As a template would that shows all that it is told.
+// A template that thinks only if it is told to, and writes down what it is told.
 void append_template_words(const Json& request, Prompt& prompt) {
   const Json words = request.value("chat_template_kwargs", Json());
-  if (words.is_object() && !words.empty()) append(words.dump(), prompt);
+  if (words.is_object() && !words.empty() && words != Json{{"enable_thinking", false}}) append(words.dump(), prompt);
 }
 
 // Every token is the most likely one.

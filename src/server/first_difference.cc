@@ -28,20 +28,93 @@ std::string text_around(const std::vector<int32_t>& ids, int32_t at, const Engin
 bool digit(char c) { return c >= '0' && c <= '9'; }
 bool hex(char c) { return digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
+bool in_word(char c) {
+  return digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == ':' || c == '-' || c == '.' || c == '/' ||
+         c == '_';
+}
+
 // The word of digits, letters and what dates, times and ids are written with that holds byte `at`.
 std::string_view word_at(std::string_view text, size_t at) {
-  const auto inside = [](char c) {
-    return digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == ':' || c == '-' || c == '.' ||
-           c == '/' || c == '_';
-  };
   size_t begin = std::min(at, text.size()), end = begin;
-  while (begin > 0 && inside(text[begin - 1])) --begin;
-  while (end < text.size() && inside(text[end])) ++end;
+  while (begin > 0 && in_word(text[begin - 1])) --begin;
+  while (end < text.size() && in_word(text[end])) ++end;
   return text.substr(begin, end - begin);
 }
 
-// 10:31, 2026-11-24, 24.11.2026, 10 or 13 digits (seconds or milliseconds since 1970), 11/24/2026.
+// The word before `word`, which is of `text`, or the one behind it; empty: something else than a blank or a comma stands
+// between them.
+std::string_view neighbour(std::string_view text, std::string_view word, bool before) {
+  const auto between = [](char c) { return c == ' ' || c == ','; };
+  const auto begin = static_cast<size_t>(word.data() - text.data());
+  if (!before) {
+    size_t at = begin + word.size();
+    while (at < text.size() && between(text[at])) ++at;
+    return word_at(text, at);
+  }
+  size_t at = begin;
+  while (at > 0 && between(text[at - 1])) --at;
+  return at == begin || at == 0 ? std::string_view() : word_at(text, at - 1);
+}
+
+std::string lower(std::string_view word) {
+  std::string out(word);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+// "nov", "Nov." and "NOVEMBER" are `name`.
+bool is_name(std::string_view word, std::string_view name) {
+  while (word.ends_with('.')) word.remove_suffix(1);
+  const std::string small = lower(word);
+  return small == name || (small.size() == 3 && name.starts_with(small)) || (small == "sept" && name == "september");
+}
+
+bool is_month(std::string_view word) {
+  constexpr std::string_view kMonths[] = {"january", "february", "march",     "april",   "may",      "june",
+                                          "july",    "august",   "september", "october", "november", "december"};
+  return std::ranges::any_of(kMonths, [&](std::string_view name) { return is_name(word, name); });
+}
+
+bool is_weekday(std::string_view word) {
+  constexpr std::string_view kDays[] = {"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"};
+  return std::ranges::any_of(kDays, [&](std::string_view name) { return is_name(word, name); });
+}
+
+// "pm", "P.M.": by itself, or at the end of a time.
+std::string_view without_noon(std::string_view word) {
+  for (const size_t size : {size_t{2}, size_t{3}, size_t{4}}) {
+    if (word.size() < size) break;
+    std::string end = lower(word.substr(word.size() - size));
+    std::erase(end, '.');
+    const bool whole = size == word.size() || digit(word[word.size() - size - 1]);
+    if (whole && (end == "am" || end == "pm")) return word.substr(0, word.size() - size);
+  }
+  return word;
+}
+
+// 24, 24th, 2026.
+bool is_count(std::string_view word) {
+  for (const std::string_view ordinal : {"st", "nd", "rd", "th"}) {
+    if (word.ends_with(ordinal)) word.remove_suffix(ordinal.size());
+  }
+  while (word.ends_with('.')) word.remove_suffix(1);
+  return !word.empty() && word.size() <= 4 && std::ranges::all_of(word, digit);
+}
+
+// A weekday, a month, or a number beside one that has both other parts of a date: "Nov 24, 2026", "24 November".
+bool is_in_date(std::string_view text, std::string_view word) {
+  if (word.empty()) return false;
+  if (is_month(word) || is_weekday(word) || without_noon(word).empty()) return true;
+  if (!is_count(word)) return false;
+  const std::string_view before = neighbour(text, word, true), after = neighbour(text, word, false);
+  const auto is_date = [](std::string_view name) { return is_month(name) && name[0] >= 'A' && name[0] <= 'Z'; };
+  if (is_date(before) || is_date(after)) return true;
+  return is_count(before) && is_date(neighbour(text, before, true));  // the year
+}
+
+// 10:31, 10:31PM, 2026-11-24, 24.11.2026, 10 or 13 digits (seconds or milliseconds since 1970), 11/24/2026.
 bool is_clock(std::string_view word) {
+  word = without_noon(word);
   size_t digits = 0, signs = 0, others = 0;
   for (size_t i = 0; i < word.size(); ++i) {
     const bool between = i > 0 && i + 1 < word.size() && digit(word[i - 1]) && digit(word[i + 1]);
@@ -72,6 +145,7 @@ std::string kind_of_text(std::string_view before, std::string_view after) {
   const size_t at = static_cast<size_t>(std::ranges::mismatch(before, after).in1 - before.begin());
   const std::string_view was = word_at(before, at), is = word_at(after, at);
   if (is_clock(was) && is_clock(is)) return "clock";
+  if (is_in_date(before, was) && is_in_date(after, is)) return "clock";
   if (looks_like_id(was) && looks_like_id(is)) return "id";
   return "edit";
 }

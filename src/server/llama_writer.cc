@@ -87,7 +87,7 @@ class LlamaWriter final : public AnswerWriter {
   }
   std::string done(const std::vector<Choice>&, const UsageSum&) override { return {}; }
   std::string failed(const ApiError& error) override { return "data: " + error_body(error) + "\n\n"; }
-  std::string ping() const override { return std::string(kSseComment); }
+  std::string ping() override { return std::string(kSseComment); }
   std::string progress(int choice, const PromptProgress& now) const override {
     return sse_event({{"index", choice},
                       {"content", ""},

@@ -337,7 +337,7 @@ class OpenAiWriter final : public AnswerWriter {
     return "data: " + error_body(error) + "\n\n" + std::string(kSseDone);
   }
 
-  std::string ping() const override { return std::string(kSseComment); }
+  std::string ping() override { return std::string(kSseComment); }
 
  private:
   std::string delta(Choice& choice) const {

@@ -49,6 +49,32 @@ TEST(FirstDifference, SaysWhereAndOfWhichKind) {
   EXPECT_EQ(difference({}, {"a"}).first, "new");
 }
 
+// As agents write the time at the head of their prompts.
+TEST(FirstDifference, ATimeOrADateIsAClockHoweverItIsWritten) {
+  const auto kind = [](const std::string& was, const std::string& is) { return difference({was}, {is}).first; };
+  const std::pair<const char*, const char*> clocks[] = {{"at 10:31PM now", "at 10:32PM now"},
+                                                        {"at 10:31pm", "at 9:05am"},
+                                                        {"at 10:31 AM.", "at 10:31 PM."},
+                                                        {"at 10:31 a.m., then", "at 10:32 a.m., then"},
+                                                        {"It is Monday.", "It is Tuesday."},
+                                                        {"Tue Nov 24 2026", "Wed Nov 25 2026"},
+                                                        {"Today is Nov 24, 2026", "Today is Nov 25, 2026"},
+                                                        {"on 24 November", "on 25 November"},
+                                                        {"on November 9th", "on November 10th"},
+                                                        {"Nov 24, 2026", "Nov 24, 2027"},
+                                                        {"Thu, 24 Nov 2026", "Thu, 24 Nov 2027"},
+                                                        {"since JUNE", "since JULY"},
+                                                        {"at 2026-11-24T10:31:07Z", "at 2026-11-24T10:31:09Z"}};
+  for (const auto& [was, is] : clocks) EXPECT_EQ(kind(was, is), "clock") << was << " / " << is;
+  const std::pair<const char*, const char*> edits[] = {{"I have 24 apples", "I have 25 apples"},
+                                                       {"It is Monday.", "It is mine."},
+                                                       {"you may go", "you might go"},
+                                                       {"the march of 24 men", "the march of 25 men"},
+                                                       {"AMPLE room", "PMPLE room"}};
+  for (const auto& [was, is] : edits) EXPECT_EQ(kind(was, is), "edit") << was << " / " << is;
+  EXPECT_EQ(kind("call 10a31PM", "call 10b32PM"), "id") << "power: it is none of a clock's";
+}
+
 TEST(FirstDifference, ToolsAreInTheHead) {
   const FakeEngine engine;
   ComparedPrompt older = prompt_of({"a"}), newer = older;
@@ -212,6 +238,8 @@ TEST(Diagnostics, AnthropicsNameTheMessageBefore) {
   const std::string system = R"(, "system": "You are )";
   const auto asked = Json::parse(running.post("/v1/messages", body("hi", system + "kind.\""))->body);
   EXPECT_EQ(reason("hi", system + "terse.\"", asked["id"]), "system_changed");
+  for (const char* none : {R"("")", "null", "[]", R"([{"type": "text", "text": ""}])"})
+    EXPECT_EQ(reason("one 4 text", std::string(R"(, "system": )") + none, first["id"]), "messages_changed") << none;
   RequestRecord tools;
   tools.prompt.ids = {1, 2, 3, 4};
   tools.difference.emplace();

@@ -275,6 +275,26 @@ TEST(ResponsesRoute, FailuresAndSilence) {
   EXPECT_EQ(last["response"]["error"]["code"], "overloaded");
   body["input"] = "FAKE_FAIL_EARLY";
   EXPECT_EQ(running.post(kResponses, dump(body))->status, 503);
+  // Codex takes no notice of comments, and gives up a stream without an event.
+  FakeOptions slow;
+  slow.seconds_per_token = 0.3;
+  const auto silent = [&](double ping_s) {
+    ServerOptions options;
+    options.ping_s = ping_s;
+    LiveServer server(slow, options);
+    return server.post(kResponses, dump(asked(R"(, "max_output_tokens": 3, "stream": true)")))->body;
+  };
+  const auto told = [](const std::string& stream) {
+    return std::ranges::count_if(events(stream), [](const Json& event) {
+      return event["type"] == "response.in_progress" && event["response"]["status"] == "in_progress";
+    });
+  };
+  const std::string pinged = silent(0.02);
+  EXPECT_GT(told(pinged), 3);
+  EXPECT_EQ(pinged.find("\n:"), std::string::npos) << "no comment";
+  kinds_of(pinged);  // all of them are numbered, in order
+  EXPECT_EQ(events(pinged).back()["type"], "response.incomplete");
+  EXPECT_EQ(told(silent(100)), 1) << "power: without a silence there is the one at the start";
 }
 
 TEST(ResponsesRoute, CountsItsInput) {

@@ -184,7 +184,10 @@ class ResponsesWriter final : public AnswerWriter {
     return numbered({{"type", "response.failed"}, {"response", std::move(broken)}});
   }
 
-  std::string ping() const override { return std::string(kSseComment); }
+  // Clients such as Codex take no notice of a comment: they give up a stream that is silent for minutes.
+  std::string ping() override {
+    return numbered({{"type", "response.in_progress"}, {"response", response("in_progress", output_.items())}});
+  }
 
  private:
   // An event's name is its type.

@@ -392,6 +392,8 @@ std::optional<ApiError> read_messages(const Service& service, const Call& call, 
   auto converted = to_openai_chat(std::move(call.body), limits_of(call.attached), MessagesUse::kAnswer);
   if (!converted.ok()) return converted.error();
   job.shows_thinking = converted.value().shows_thinking;
+  const std::vector<std::string>& sources = converted.value().sources;
+  job.has_system = !sources.empty() && sources[0] == "system";
   auto error = read_chat(service, call, converted.value().body, job);
   if (error) error->message = converted.value().in_own_paths(std::move(error->message));
   return error;
@@ -406,7 +408,6 @@ std::optional<ApiError> read_diagnostics(const Json& body, Job& job) {
   Fields fields(*asked, "diagnostics.");
   fields.string("previous_message_id", &job.previous, kMostIdBytes);
   job.compares = true;
-  job.has_system = body.contains("system");
   return fields.error();
 }
 
