@@ -110,6 +110,83 @@ TEST_P(Architectures, CopiedIsZeroCopyToRounding) {
   EXPECT_LT(max_abs_difference(x.completion.logits.first, y.completion.logits.first), 1e-3);
 }
 
+struct Setting {
+  const char* policy;
+  Params params;
+};
+// What keeps blocks, or computes halos, anchors and probes again, on two backends: their kernels are those of above.
+class Keepers : public Architectures {};
+
+// With all of them it is full or naive. Blocks are of 8, of which a has 5 and b 12.
+TEST_P(Keepers, OfAllAreFullOrNaive) {
+  auto one = engine(50);
+  if (!one->info().reuse) GTEST_SKIP() << one->info().reuse_refused;
+  warm(*one, known);
+  const Outcome full = ask_ok(*one, request(asked)), naive = ask_ok(*one, request(asked, "naive"));
+  const auto samkv = [](const char* keep, const char* recompute) {
+    return Params{{"block", "8"}, {"stable_begin", "0"}, {"keep", keep}, {"recompute", recompute}};
+  };
+  const std::vector<Setting> all{{"samkv", samkv("1", "all")},
+                                 {"samkv", samkv("0.999", "all")},
+                                 {"crossquery", {{"halo", "45"}}},
+                                 {"crossquery", {{"regime", "b"}, {"l_cut", "0"}}},
+                                 {"agentkvshift", {{"r", "1"}}},
+                                 {"relaxkv", {{"r", "1"}}},
+                                 {"relaxkv", {{"r", "1"}, {"reads", "anchors"}}}};
+  const std::vector<Setting> none{{"samkv", samkv("1", "none")},
+                                  {"samkv", samkv("0.999", "none")},
+                                  {"crossquery", {{"halo", "0"}}},
+                                  {"crossquery", {{"regime", "b"}, {"l_cut", "8"}}},
+                                  {"multi-infllm", {}},
+                                  {"multi-infllm", {{"local", "16"}, {"block", "8"}, {"topk", "99"}}},
+                                  {"relaxkv", {{"r", "0"}}}};
+  for (const auto& [settings, want] : {std::pair(&all, &full), std::pair(&none, &naive)}) {
+    for (const Setting& s : *settings) {
+      SCOPED_TRACE(testing::Message() << s.policy << " " << testing::PrintToString(s.params));
+      const Outcome out = ask_ok(*one, request(asked, s.policy, s.params));
+      EXPECT_EQ(out.usage().recomputed, want == &full ? out.usage().reused : 0);
+      expect_equal(out, *want);
+    }
+  }
+  expect_equal(ask_ok(*one, request(asked, "agentkvshift", {{"r", "0"}})),
+               ask_ok(*one, request(asked, "cacheblend", {{"r", "0"}})));
+}
+
+// With few of them: numbers, the same whatever the chunk, and others than full's.
+TEST_P(Keepers, OfFewAreNeither) {
+  auto whole = engine(), chunked = engine(13);
+  if (!whole->info().reuse) GTEST_SKIP() << whole->info().reuse_refused;
+  for (Engine* each : {whole.get(), chunked.get()}) {
+    Request request = request_of(known, "crossquery", 0);
+    request.policy.params = {{"regime", "b"}, {"l_cut", "4"}};
+    ask_ok(*each, std::move(request));
+  }
+  const Outcome full = ask_ok(*whole, request(asked));
+  const Params blocks{{"block", "8"}, {"stable_begin", "0"}, {"keep", "0.5"}};
+  Params fused = blocks, far{{"init", "8"}, {"local", "16"}, {"block", "8"}, {"topk", "3"}};
+  fused["fate"] = "fuse";
+  const Params near = far;
+  far["angle"] = "single";
+  for (const Setting& s : std::vector<Setting>{{"samkv", blocks},
+                                               {"samkv", fused},
+                                               {"multi-infllm", near},
+                                               {"multi-infllm", far},
+                                               {"crossquery", {{"halo", "4"}}},
+                                               {"crossquery", {{"halo", "4"}, {"store", "int8"}}},
+                                               {"crossquery", {{"regime", "b"}, {"l_cut", "4"}}},
+                                               {"agentkvshift", {{"r", "0.2"}}},
+                                               {"relaxkv", {{"r", "0.2"}}}}) {
+    SCOPED_TRACE(testing::Message() << s.policy << " " << testing::PrintToString(s.params));
+    const Outcome out = ask_ok(*whole, request(asked, s.policy, s.params));
+    EXPECT_EQ(out.usage().reused, static_cast<int>(a.size() + b.size()));
+    for (const float logit : out.completion.logits.first) ASSERT_TRUE(std::isfinite(logit));
+    expect_equal(ask_ok(*chunked, request(asked, s.policy, s.params)), out);
+    // Its layers 0 and 1 run in full.
+    const bool has_more = std::string_view(s.policy) != "agentkvshift" || whole->info().layers > 2;
+    has_more ? expect_differ(out, full) : expect_equal(out, full);
+  }
+}
+
 // Angles that depend on the length: segments are refused with the reason, and a prefix is found on its own side of the
 // original context only (128 here).
 TEST(LongRope, SegmentsAreRefusedAndAPrefixStaysOnItsSide) {
@@ -327,6 +404,10 @@ std::string name_of(const testing::TestParamInfo<Architectures::ParamType>& info
 
 INSTANTIATE_TEST_SUITE_P(All, Architectures,
                          testing::Combine(testing::ValuesIn(fixtures()), testing::ValuesIn(backend_names())), name_of);
+INSTANTIATE_TEST_SUITE_P(All, Keepers,
+                         testing::Combine(testing::ValuesIn(fixtures()),
+                                          testing::Values<std::string_view>("reference", "auto")),
+                         name_of);
 
 }  // namespace
 }  // namespace kvilt

@@ -71,7 +71,8 @@ TEST_F(UnsoundModel, TheRequestFailsAndTheNextIsAnsweredAsEver) {
     const auto bad = with_bad_token(kBad, value);
     const std::vector<int32_t> clean = letters(0, 20);
     const Outcome wanted = ask_ok(*good, request_of(clean, "full", 8));
-    for (const char* policy : {"full", "prefix", "naive", "auto", "mend", "sparsex", "cacheblend", "prophetkv"}) {
+    for (const char* policy : {"full", "prefix", "naive", "auto", "mend", "sparsex", "cacheblend", "prophetkv", "samkv",
+                               "multi-infllm", "agentkvshift", "relaxkv", "crossquery"}) {
       bad->clear_cache();
       ask_ok(*bad, request_of(letters(3, 16), "full", 1));
       const int64_t cached = bad->stats().cached_tokens;
@@ -92,6 +93,50 @@ TEST_F(UnsoundModel, TheRequestFailsAndTheNextIsAnsweredAsEver) {
       EXPECT_EQ(next.ids, wanted.ids) << policy;
     }
     EXPECT_EQ(ask_ok(*bad, request_of(clean, "full", 8)).completion.logits.first, wanted.completion.logits.first);
+  }
+}
+
+// Methods choose by what a question asks, or by what changed. Where that is no number the choice is a bad one, and the
+// request fails; it does no harm.
+TEST_F(UnsoundModel, AChoiceByWhatIsNoNumberEndsWithItsRequest) {
+  const auto good = sound();
+  const Params blocks{{"block", "8"}, {"stable_begin", "0"}}, means{{"block", "8"}, {"init", "8"}, {"local", "8"}};
+  const auto with = [](Params params, const Params& more) {
+    params.insert(more.begin(), more.end());
+    return params;
+  };
+  const std::vector<std::pair<const char*, Params>> settings{
+      {"samkv", blocks},
+      {"samkv", with(blocks, {{"keep", "0.6"}, {"norm", "range"}, {"blocks", "shared"}, {"fate", "fuse"}})},
+      {"samkv", with(blocks, {{"literal", "yes"}, {"recompute", "all"}})},
+      {"multi-infllm", with(means, {{"topk", "2"}})},
+      {"multi-infllm", with(means, {{"topk", "2"}, {"angle", "single"}})},
+      {"agentkvshift", {{"r", "0.3"}}},
+      {"relaxkv", {{"r", "0.3"}}},
+      {"crossquery", {{"halo", "4"}, {"store", "int8"}}},
+      {"mend", {{"r", "0.3"}}}};
+  const std::vector<int32_t> document = letters(3, 44);
+  const auto prompt = [&](int32_t before, int32_t behind) {
+    std::vector<int32_t> ids{4, before, 6};
+    ids.insert(ids.end(), document.begin(), document.end());
+    ids.insert(ids.end(), {7, behind, 9, 11, 5});
+    return ids;
+  };
+  for (const float value : {kNan, kInfinity}) {
+    const auto bad = with_bad_token(kBad, value);
+    for (Engine* each : {good.get(), bad.get()}) ask_ok(*each, request_of(document, "full", 1));
+    for (const auto& [policy, params] : settings) {
+      SCOPED_TRACE(testing::Message() << policy << " " << testing::PrintToString(params));
+      const auto ask_for = [&, policy = policy, params = params](Engine& engine, int32_t before, int32_t behind) {
+        return ask(engine, unpublished(prompt(before, behind), policy, params, 8));
+      };
+      expect_refused(ask_for(*bad, 8, kBad));  // the question
+      expect_refused(ask_for(*bad, kBad, 8));  // what is before the document, and computed anew
+      const Result<Answered> next = ask_for(*bad, 8, 10), wanted = ask_for(*good, 8, 10);
+      ASSERT_TRUE(next.ok() && wanted.ok());
+      EXPECT_EQ(wanted->usage().reused, 44) << "power";
+      EXPECT_EQ(next->completion.logits.first, wanted->completion.logits.first);
+    }
   }
 }
 

@@ -217,6 +217,96 @@ TEST(MeanVectors, DoNotDependOnThePosition) {
   }
 }
 
+// Queries and keys of known numbers, rotated to where they are; 25 .. 34 are placed, computed 12 further back.
+class MeanVectorsByHand : public testing::Test {
+ protected:
+  static constexpr int32_t kRows = 40, kPlaced = 25, kPlacedEnd = 35, kBack = 12;
+
+  MeanVectorsByHand() {
+    const std::vector<uint16_t> all(static_cast<size_t>(c.L), 0);
+    const auto write = [&](PageTable& to, int32_t of, int32_t pos) {
+      for (int l = 0; l < c.L; ++l) to.write(l, pos, row_of(l, c.G, of, pos).data(), row_of(l, c.G, of, 0).data());
+    };
+    PageTable piece(*on.store, c.ropes());
+    piece.add(std::vector<Runs>{{{0, kPlacedEnd - kBack}}}, all);
+    for (int32_t pos = kPlaced; pos < kPlacedEnd; ++pos) write(piece, pos, pos - kBack);
+    kv.place({piece.publish({0, kPlacedEnd - kBack}), kPlaced - kBack, kPlacedEnd - kPlaced, kPlaced});
+    const Runs own{{0, kPlaced}, {kPlacedEnd, kRows}};
+    kv.add(std::vector<Runs>{own}, all);
+    for (const int32_t pos : positions(own)) write(kv, pos, pos);
+  }
+  static double number(int head, int32_t pos, int e) { return 10.0 * head + e + pos / 64.0; }
+  // All heads of the row of a position, turned as at `pos`; halves are pairs.
+  std::vector<float> row_of(int layer, int heads, int32_t of, int32_t pos) const {
+    const LayerRopes ropes = c.ropes();
+    std::vector<float> out(static_cast<size_t>(heads * c.E));
+    for (int h = 0; h < heads; ++h) {
+      for (int i = 0; i < c.E / 2; ++i) {
+        const double a = number(h, of, i), b = number(h, of, i + c.E / 2), angle = pos * ropes.at(layer).inv_freq[i];
+        out[h * c.E + i] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
+        out[h * c.E + i + c.E / 2] = static_cast<float>(a * std::sin(angle) + b * std::cos(angle));
+      }
+    }
+    return out;
+  }
+  // What the stage's probes find at a layer in the rows of a chunk.
+  void look(const Stage& stage, int layer, kvilt::Run chunk, std::vector<Probe>& probes) {
+    const int group = c.H / c.G;
+    std::vector<int32_t> pos(static_cast<size_t>(chunk.size()));
+    std::iota(pos.begin(), pos.end(), chunk.begin);
+    std::vector<float> q, lse(pos.size() * static_cast<size_t>(c.H));
+    for (const int32_t at : pos) {
+      for (const float x : row_of(layer, c.H, at, at)) q.push_back(x);
+    }
+    std::vector<AttendTask> tasks(static_cast<size_t>(c.G));
+    for (int g = 0; g < c.G; ++g) {
+      tasks[g].q = q.data() + g * group * c.E;
+      tasks[g].q_stride = c.H * c.E;
+      tasks[g].pos = pos;
+      tasks[g].lse = lse.data() + g * std::ssize(pos) * group;
+    }
+    pass.look(stage, {.layer = layer, .prompt_len = kRows, .heads = tasks, .kv = &kv}, probes);
+  }
+  // sums: of these positions, of each head.
+  void expect_sums(std::span<const double> sums, int heads, const std::vector<int32_t>& of) const {
+    ASSERT_EQ(sums.size(), static_cast<size_t>(heads * c.E));
+    for (int h = 0; h < heads; ++h) {
+      for (int e = 0; e < c.E; ++e) {
+        double sum = 0;
+        for (const int32_t pos : of) sum += number(h, pos, e);
+        EXPECT_NEAR(sums[h * c.E + e], sum, 1e-3) << h << " " << e;
+      }
+    }
+  }
+
+  ModelForTest on{kGemma};
+  const ModelConfig& c = on.config();
+  PageTable kv{*on.store, c.ropes()};
+  ProbePass pass{*on.model, on.pool};
+};
+
+// Heads in order, K in blocks of four of the rows that look, whichever positions they have and chunks they come in.
+TEST_F(MeanVectorsByHand, AreTheSumsOfWhatWasThereBeforeRope) {
+  ASSERT_TRUE(c.H == 4 && c.G == 2);
+  const Runs looking{{18, 22}, {30, 31}, {35, 40}};
+  const std::vector<std::vector<int32_t>> blocks{{18, 19, 20, 21}, {30, 35, 36, 37}, {38, 39}};
+  for (const int layer : {0, 1}) {  // each with a RoPE of its own
+    SCOPED_TRACE(layer);
+    Stage stage;
+    stage.probes = {{Estimator::kQueries, {layer}, looking}, {Estimator::kBlockKeys, {layer}, looking}};
+    stage.probes[1].block = 4;
+    std::vector<Probe> probes;
+    for (const ProbeSpec& spec : stage.probes) probes.push_back(empty_probe(spec, c, kRows));
+    for (const kvilt::Run chunk : {kvilt::Run{15, 20}, kvilt::Run{20, 37}, kvilt::Run{37, kRows}})
+      look(stage, layer, chunk, probes);
+    expect_sums(probes[0].sums[layer], c.H, positions(looking));
+    const std::span<const double> keys = probes[1].sums[layer];
+    const size_t width = static_cast<size_t>(c.G) * static_cast<size_t>(c.E);
+    ASSERT_EQ(keys.size(), blocks.size() * width);
+    for (size_t b = 0; b < blocks.size(); ++b) expect_sums(keys.subspan(b * width, width), c.G, blocks[b]);
+  }
+}
+
 // 20 tokens of context, then 20 whose K and V of another prompt are placed where they were, then 20 more.
 TEST(Changes, AreZeroForIdenticalTwinsOnly) {
   for (const char* backend : {"reference", "auto"}) {

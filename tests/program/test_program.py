@@ -19,7 +19,7 @@ MODELS = ROOT / "tests/data/models"
 GGUF = MODELS / "stories260K/derived-stories260K-F32.gguf"
 PROBE = MODELS / "probe-1M"
 TEMPLATE = ROOT / "tests/data/templates/llama.cpp/Qwen-Qwen3-0.6B.jinja"
-COMMANDS = [[], ["serve"], ["pull"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["bench", "traffic"], ["bench", "eviction"], ["eval"], ["profile"], ["profile", "heads"], ["session"], ["session", "export"], ["session", "import"]]
+COMMANDS = [[], ["serve"], ["pull"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["bench", "traffic"], ["bench", "eviction"], ["eval"], ["profile"], ["profile", "heads"], ["profile", "layers"], ["session"], ["session", "export"], ["session", "import"]]
 
 
 def kvilt(*args, text=None, seconds=300):
@@ -314,6 +314,41 @@ def test_eval_reports_policies_beside_full(tmp_path):
     assert page.count("<svg") == 2 and page.count("<details>") == 3 and 'class="recomputed"' in page
     assert "http://" not in page and "https://" not in page  # self-contained
     assert "| naive | 4 |" in (tmp_path / "eval.md").read_text()
+
+
+def test_profile_layers_makes_a_map_that_requests_read(tmp_path):
+    """The layers with the highest scores are the map's; SamKV keeps what it keeps with these layers by their numbers."""
+    out = tmp_path / "layers.json"
+    suite = ["--suite", "vt:n=4,length=400", "--prompt", "plain"]
+    asked = ["profile", "layers", "--model", PROBE, *suite, "--block", "16", "--sigmas", "1.5", "--layers", "1", "-o", out]
+    done = kvilt(*asked)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(out.read_text())
+    assert made["num_layers"] == 6 and len(made["scores"]) == 6 and max(made["scores"]) > 0
+    (stable,) = made["stable_layers"]
+    assert made["scores"][stable] == max(made["scores"])
+    assert "4 prompts" in done.stdout and [line for line in done.stdout.splitlines() if line.endswith("*")] == [f"   {stable}  {made['scores'][stable]:.2f}  *"]
+    assert stable != 5, "power: the default without a map"
+
+    def kept(*flags, params=""):
+        policy = "samkv:block=16" + params
+        report = tmp_path / "r.json"
+        done = kvilt("eval", "--model", PROBE, *suite, "--policies", f"full,{policy}", "--json", report, "--fresh", *flags)
+        assert done.returncode == 0, done.stderr
+        row = [row for row in json.loads(report.read_text())["rows"] if row["label"] == policy][0]
+        return row["kept_ratio"], row["kl_first"]
+
+    by_number = kept(params=f":stable_begin={stable}:stable_end={stable + 1}")
+    assert kept("--layer-map", out) == by_number
+    assert kept("--layer-map", f"mine={out}", params=":layers=mine") == by_number
+    assert kept("--layer-map", f"mine={out}") == kept() != by_number, "power: one that nobody names"
+    nobody = kvilt("generate", PROBE, "12 34", "--raw", "-n", "2", "--policy", "samkv:layers=mine")
+    assert nobody.returncode == 1 and "mine" in nobody.stderr
+    out.write_text(json.dumps({"num_layers": 7, "stable_layers": made["stable_layers"]}))
+    wrong = kvilt("generate", PROBE, "12 34", "--raw", "-n", "2", "--layer-map", out, "--policy", "samkv")
+    assert wrong.returncode == 1 and "layer map" in wrong.stderr and "7" in wrong.stderr, wrong.stderr
+    short = kvilt("profile", "layers", "--model", PROBE, "--suite", "vt:n=1,length=100", "--prompt", "plain", "-o", out)
+    assert short.returncode == 1 and "no case could be profiled" in short.stderr
 
 
 def test_profile_heads_makes_a_map_and_tests_it(tmp_path):
