@@ -76,6 +76,7 @@ struct SamplingParams {
   float temperature = 1, top_p = 1, min_p = 0;
   int top_k = 0;  // 0: all
   float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  int penalty_window = -1;  // tokens before the next one that these count; -1: all, 0: they do nothing
   std::map<int32_t, float> logit_bias = {};
   std::vector<int32_t> allowed_ids = {};  // only these are drawn; empty: all
   std::optional<uint64_t> seed = {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/divergence.h"
 #include "base/exp_small.h"
@@ -64,9 +65,24 @@ float largest(std::span<const float> x) {
 
 Sampler::Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> prompt)
     : params_(params), seed_(seed) {
+  const int window = params_.penalty_window;
+  if (window == 0) params_.repetition_penalty = 1, params_.presence_penalty = params_.frequency_penalty = 0;
+  if (window > 0) {
+    prompt = prompt.last(std::min(prompt.size(), static_cast<size_t>(window)));
+    recent_.assign(prompt.begin(), prompt.end());
+    of_prompt_ = recent_.size();
+  }
   if (params_.repetition_penalty != 1) {
     for (const int32_t id : prompt) ++in_prompt_[id];
   }
+}
+
+void Sampler::forget_oldest() {
+  auto& counts = of_prompt_ > 0 ? in_prompt_ : seen_;
+  if (of_prompt_ > 0) --of_prompt_;
+  const auto it = counts.find(recent_.front());
+  if (it != counts.end() && --it->second == 0) counts.erase(it);
+  recent_.pop_front();
 }
 
 void Sampler::bar(std::vector<int32_t> ids, int draws) {
@@ -77,7 +93,11 @@ void Sampler::bar(std::vector<int32_t> ids, int draws) {
 void Sampler::accept(int32_t id) {
   const bool counts =
       params_.repetition_penalty != 1 || params_.presence_penalty != 0 || params_.frequency_penalty != 0;
-  if (counts) ++seen_[id];
+  if (!counts) return;
+  ++seen_[id];
+  if (params_.penalty_window < 0) return;
+  recent_.push_back(id);
+  if (std::cmp_greater(recent_.size(), params_.penalty_window)) forget_oldest();
 }
 
 // What is not allowed gets minus infinity. What is allowed can be drawn, even where the model rules all of it out.

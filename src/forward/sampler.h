@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -66,6 +67,7 @@ class Sampler {
  private:
   void allow_only(std::span<float> logits) const;
   void penalise(std::span<float> logits) const;
+  void forget_oldest();
   int32_t draw(std::span<const float> logits, double u, SamplerScratch& scratch) const;
   SamplingParams params_;
   uint64_t seed_;
@@ -74,6 +76,8 @@ class Sampler {
   uint64_t barred_until_ = 0;                   // draws
   std::unordered_map<int32_t, int> seen_;       // generated: id -> times
   std::unordered_map<int32_t, int> in_prompt_;  // only with a repetition penalty
+  std::deque<int32_t> recent_;                  // only with a window: what it holds, the prompt's first
+  size_t of_prompt_ = 0;                        // of these
 };
 
 }  // namespace kvilt

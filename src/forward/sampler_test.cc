@@ -347,6 +347,34 @@ TEST(Sampler, RepetitionLowersLogitsOfEitherSign) {
   EXPECT_EQ(below[0], -2.f);
 }
 
+// llama.cpp's repeat_last_n: what lies farther back does not count.
+TEST(Sampler, PenaltiesLookBackAsFarAsTheirWindow) {
+  const auto text_of = [](int window, float repetition, float frequency) {
+    SamplingParams params;
+    params.temperature = 0;
+    params.repetition_penalty = repetition;
+    params.frequency_penalty = frequency;
+    params.penalty_window = window;
+    const int32_t prompt[] = {9, 8};
+    Sampler sampler(params, 0, prompt);
+    std::vector<int32_t> out;
+    for (int i = 0; i < 5; ++i) {
+      auto logits = ladder(10);
+      out.push_back(sampler.sample(logits));
+    }
+    return out;
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(text_of(-1, 100, 0), (Ids{7, 6, 5, 4, 3})) << "power: nothing is forgotten";
+  EXPECT_EQ(text_of(0, 100, 0), (Ids{9, 9, 9, 9, 9}));
+  EXPECT_EQ(text_of(0, 1, 2), (Ids{9, 9, 9, 9, 9}));
+  EXPECT_EQ(text_of(1, 100, 0), (Ids{9, 8, 9, 8, 9})) << "of the prompt the 8 alone";
+  EXPECT_EQ(text_of(2, 100, 0), (Ids{7, 9, 8, 7, 9})) << "the prompt's leave first";
+  EXPECT_EQ(text_of(2, 1, 2), (Ids{9, 8, 7, 9, 8})) << "which this does not count";
+  EXPECT_EQ(text_of(-1, 1, 2), (Ids{9, 8, 7, 6, 5})) << "power";
+  EXPECT_EQ(text_of(100, 100, 0), text_of(-1, 100, 0));
+}
+
 TEST(Sampler, ABiasForbidsAndForces) {
   SamplingParams params;
   params.logit_bias = {{9, -100.f}, {8, -100.f}};

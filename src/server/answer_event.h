@@ -21,10 +21,14 @@ struct AnswerEvent {
   bool operator==(const AnswerEvent&) const = default;
 };
 
+// Where what a model thought goes: apart from the content, into it as the model wrote it, or nowhere.
+enum class Thoughts { kApart, kInContent, kLeftOut };
+
 struct AnswerReading {
   AnswerSyntax syntax;
   bool calls = false;         // tools were offered
   bool in_reasoning = false;  // the prompt opened it (Prompt::opens_reasoning)
+  Thoughts thoughts = Thoughts::kApart;
   std::vector<ToolShape> tools = {};
   std::vector<std::string> custom_tools = {};  // names (custom_tools.h)
 };

@@ -107,10 +107,31 @@ TEST(AnthropicRequest, FieldsOfOtherServersAreReadOrRefused) {
   EXPECT_TRUE(generation.sampling.ignore_eos);
   EXPECT_EQ(generation.sampling.min_p, 0.5f);
   EXPECT_EQ(generation.choices, 1) << "the API has one answer";
-  for (const char* name :
-       {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-        "regex", "ebnf", "grammar", "json_schema", "allowed_token_ids", "min_tokens", "bad_words", "typical_p",
-        "use_beam_search", "skip_special_tokens", "chat_template", "include_stop_str_in_output", "repeat_penalty"}) {
+  for (const char* name : {"response_format",
+                           "structured_outputs",
+                           "guided_json",
+                           "guided_regex",
+                           "guided_choice",
+                           "guided_grammar",
+                           "regex",
+                           "ebnf",
+                           "grammar",
+                           "json_schema",
+                           "allowed_token_ids",
+                           "min_tokens",
+                           "bad_words",
+                           "typical_p",
+                           "use_beam_search",
+                           "skip_special_tokens",
+                           "chat_template",
+                           "include_stop_str_in_output",
+                           "repeat_penalty",
+                           "reasoning_format",
+                           "include_reasoning",
+                           "separate_reasoning",
+                           "thinking_budget_tokens",
+                           "thinking_token_budget",
+                           "guided_whitespace_pattern"}) {
     Json body = with(R"([{"role": "user", "content": "hi"}])");
     ASSERT_TRUE(parse_chat(converted(body).body, kSmallContext).ok()) << "power";
     body[name] = 7777;

@@ -28,8 +28,25 @@ void ChoiceReader::read(Choice& choice, const std::optional<Completion>& end) {
   }
 }
 
+// Thoughts that are not sent apart. The words around them are the template's own, which the parser took. False: the
+// event is left out.
+bool ChoiceReader::place_thought(AnswerEvent& event, Choice& choice) {
+  using Kind = AnswerEvent::Kind;
+  if (thoughts_ == Thoughts::kApart) return true;
+  if (event.kind != Kind::kReasoning) {
+    const std::string end = reasoning_end_.empty() ? "\n\n" : "\n" + reasoning_end_ + "\n\n";
+    if (std::exchange(thinks_, false)) choice.events.push_back({Kind::kContent, end, -1, ""});
+    return true;
+  }
+  if (thoughts_ == Thoughts::kLeftOut) return false;
+  if (!std::exchange(thinks_, true) && !reasoning_begin_.empty()) event.text = reasoning_begin_ + "\n" + event.text;
+  event.kind = Kind::kContent;
+  return true;
+}
+
 void ChoiceReader::add(AnswerEvent event, Choice& choice) {
   using Kind = AnswerEvent::Kind;
+  if (!place_thought(event, choice)) return;
   if (event.kind == Kind::kCallStart) {
     choice.called = true;
     if (event.id.empty()) event.id = new_call_id();

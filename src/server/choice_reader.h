@@ -22,15 +22,24 @@ class ChoiceReader {
  public:
   // one_call: calls after the first are left out (parallel_tool_calls: false).
   ChoiceReader(AnswerReading reading, bool one_call)
-      : custom_tools_(std::move(reading.custom_tools)), parser_(std::move(reading)), one_call_(one_call) {}
+      : custom_tools_(std::move(reading.custom_tools)),
+        thoughts_(reading.thoughts),
+        reasoning_begin_(reading.syntax.reasoning_begin),
+        reasoning_end_(reading.syntax.reasoning_end),
+        parser_(std::move(reading)),
+        one_call_(one_call) {}
 
   // Takes the choice's text. end: it is whole.
   void read(Choice& choice, const std::optional<Completion>& end);
 
  private:
   void add(AnswerEvent event, Choice& choice);
+  bool place_thought(AnswerEvent& event, Choice& choice);
 
   const std::vector<std::string> custom_tools_;
+  const Thoughts thoughts_;
+  const std::string reasoning_begin_, reasoning_end_;
+  bool thinks_ = false;  // a thought that goes into the content is open
   AnswerParser parser_;
   const bool one_call_;
   std::optional<InputText> input_;  // of the custom tool whose call is read

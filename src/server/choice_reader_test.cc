@@ -90,6 +90,31 @@ TEST_F(ChatAnswers, AStreamIsTheWholeInPieces) {
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(joined["tool_calls"][i]["function"], whole["tool_calls"][i]["function"]);
 }
 
+// As vLLM's, SGLang's and llama.cpp's clients ask for it. Calls are read all the same.
+TEST_F(ChatAnswers, ThoughtsGoWhereTheRequestWantsThem) {
+  const auto said = [&](const char* field, const Json& value, const std::string& answer) {
+    Json body = asking(answer);
+    body[field] = value;
+    const Json whole = choice(body)["message"], joined = streamed(body);
+    EXPECT_EQ(joined["content"], whole["content"].is_null() ? Json("") : whole["content"]) << field;
+    EXPECT_EQ(joined["reasoning_content"], whole.value("reasoning_content", "")) << field;
+    EXPECT_EQ(joined["tool_calls"].size(), whole.value("tool_calls", Json::array()).size()) << field;
+    return std::pair(whole.value("reasoning_content", ""), joined["content"].get<std::string>());
+  };
+  using Said = std::pair<std::string, std::string>;
+  EXPECT_EQ(said("include_reasoning", true, kTwoCalls), Said("hm", "Let me see.")) << "power";
+  EXPECT_EQ(said("include_reasoning", false, kTwoCalls), Said("", "Let me see."));
+  const Said inside("", "<think>\nhm\n</think>\n\nLet me see.");
+  EXPECT_EQ(said("separate_reasoning", false, kTwoCalls), inside);
+  EXPECT_EQ(said("reasoning_format", "none", kTwoCalls), inside);
+  const std::string call = kTwoCalls.substr(kTwoCalls.find("<tool_call>"));
+  EXPECT_EQ(said("reasoning_format", "none", "<think>" + call + "</think>hello").second,
+            "<think>\n" + call + "\n</think>\n\nhello")
+      << "what is thought calls nothing";
+  EXPECT_EQ(said("reasoning_format", "none", "<think>hm").second, "<think>\nhm") << "one that was cut";
+  EXPECT_EQ(said("reasoning_format", "none", "hello").second, "hello");
+}
+
 TEST_F(ChatAnswers, RequestsSayWhatIsRead) {
   Json body = asking(kTwoCalls);
   body["parallel_tool_calls"] = false;

@@ -24,6 +24,7 @@ constexpr LlamaName kNames[] = {{"model", "model"},
                                 {"repeat_penalty", "repetition_penalty"},
                                 {"presence_penalty", "presence_penalty"},
                                 {"frequency_penalty", "frequency_penalty"},
+                                {"repeat_last_n", "repeat_last_n"},
                                 {"stop", "stop"},
                                 {"stream", "stream"},
                                 {"return_progress", "return_progress"},
@@ -42,7 +43,7 @@ struct Neutral {
 };
 constexpr Neutral kNeutral[] = {{"mirostat", 0},       {"typical_p", 1},       {"dynatemp_range", 0},
                                 {"dry_multiplier", 0}, {"xtc_probability", 0}, {"adaptive_target", -1},
-                                {"top_n_sigma", -1},   {"n_cmpl", 1}};
+                                {"top_n_sigma", -1},   {"n_cmpl", 1},          {"thinking_budget_tokens", -1}};
 
 void refuse_llama(Fields& fields) {
   for (const char* name : {"image_data", "multimodal_data", "lora", "post_sampling_probs"}) {

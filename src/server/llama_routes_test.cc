@@ -271,6 +271,8 @@ TEST(LlamaRoutes, WhatIsNotHonouredIsNamed) {
       {R"("post_sampling_probs": true)", "post_sampling_probs"},
       {R"("lora": [{"id": 0, "scale": 1}])", "lora"},
       {R"("repeat_penalty": 99)", "repeat_penalty"},
+      {R"("repeat_last_n": -2)", "repeat_last_n"},
+      {R"("thinking_budget_tokens": 0)", "thinking_budget_tokens"},
       {R"("n_predict": -5)", "n_predict"},
       {R"("logit_bias": [["a", 101]])", "logit_bias"},
       {R"("logit_bias": [["a", null]])", "logit_bias"},
@@ -289,6 +291,8 @@ TEST(LlamaRoutes, WhatIsNotHonouredIsNamed) {
     EXPECT_TRUE(error["message"].get<std::string>().starts_with(std::string(param) + ": ")) << error;
   }
   EXPECT_EQ(error_of(running.post("/completion", "{}"))["param"], "prompt");
+  EXPECT_EQ(running.post("/completion", R"({"prompt": "a", "n_predict": 1, "repeat_last_n": 32})")->status, 200);
+  EXPECT_EQ(running.engine->last_request().sampling.penalty_window, 32);
   const std::pair<const char*, const char*> infills[] = {
       {R"({"input_prefix": "a"})", "input_suffix"},
       {R"({"input_prefix": "a", "input_suffix": 5})", "input_suffix"},

@@ -26,6 +26,9 @@ constexpr Field kFields[] = {{"chat_template", ""},
                              {"logits_processors", "[]"},
                              {"web_search_options", ""},
                              {"lora", "[]"},
+                             {"thinking_budget_tokens", "-1"},  // max_tokens bounds thoughts and answer together
+                             {"thinking_token_budget", "-1"},
+                             {"guided_whitespace_pattern", ""},
                              {"skip_special_tokens", "true"}};
 
 void refuse_field(Fields& fields, const Field& field) {

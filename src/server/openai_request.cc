@@ -180,6 +180,20 @@ void read_retention(Fields& fields, Retention* retention) {
   }
 }
 
+// vLLM's, SGLang's and llama.cpp's words for where thoughts go.
+void read_thoughts(Fields& fields, Thoughts* out) {
+  bool included = true, apart = true;
+  fields.boolean("include_reasoning", &included);
+  fields.boolean("separate_reasoning", &apart);
+  if (const Json* format = fields.find("reasoning_format")) {
+    if (*format != "none" && *format != "auto" && *format != "deepseek")
+      return fields.fail("reasoning_format", R"(only "none", "auto" and "deepseek" are supported by this server)",
+                         "unsupported");
+    apart = apart && *format != "none";
+  }
+  *out = !included ? Thoughts::kLeftOut : apart ? Thoughts::kApart : Thoughts::kInContent;
+}
+
 // REQUIRES: the constraint was read.
 void read_min_tokens(Fields& fields, Generation& out) {
   SamplingParams& sampling = out.sampling;
@@ -213,6 +227,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
                 kMaxRepetitionPenalty, &sampling.repetition_penalty);
   fields.number("presence_penalty", -2, 2, &sampling.presence_penalty);
   fields.number("frequency_penalty", -2, 2, &sampling.frequency_penalty);
+  fields.integer("repeat_last_n", -1, kMaxTokens, &sampling.penalty_window);  // llama.cpp's
   fields.integer("max_tokens", 0, kMaxTokens, &sampling.max_tokens);
   fields.integer("max_completion_tokens", 0, kMaxTokens, &sampling.max_tokens);
   if (!fields.find("max_tokens") && !fields.find("max_completion_tokens"))
@@ -379,6 +394,7 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   read_allowed_ids(fields, limits, out.generation);
   read_min_tokens(fields, out.generation);
   out.generation.constraint.constraint.reasons = true;
+  read_thoughts(fields, &out.thoughts);
   refuse_but_neutral(fields, true);
   fields.boolean("echo", &out.echo);
   const Json* goes_on = fields.find("continue_final_message");

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kvilt/engine.h"
+#include "server/answer_event.h"
 #include "server/constraint_request.h"
 #include "server/json_fields.h"
 #include "server/prompt_logprobs.h"
@@ -57,8 +58,9 @@ struct Generation {
 
 struct ChatRequest {
   Generation generation;
-  bool tools = false;                          // some are offered: tool_choice is not "none"
-  bool one_call = false;                       // parallel_tool_calls: false
+  bool tools = false;     // some are offered: tool_choice is not "none"
+  bool one_call = false;  // parallel_tool_calls: false
+  Thoughts thoughts = Thoughts::kApart;
   std::vector<std::string> custom_tools = {};  // names of those that take a text
   bool echo = false;                           // the answer begins with the text of the message from which it goes on
 };

@@ -438,7 +438,9 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
        {R"("chat_template": "x")", R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 5)", R"("typical_p": 0.5)",
         R"("mirostat": 1)", R"("echo": true)", R"("lora": [{"id": 0}])", R"("dry_multiplier": 1)",
         R"("grammar_lazy": true)", R"("skip_special_tokens": false)", R"("add_special_tokens": true)",
-        R"("verbosity": "low")", R"("min_tokens": 2, "guided_regex": "a+")"}) {
+        R"("verbosity": "low")", R"("reasoning_format": "deepseek-legacy")", R"("thinking_budget_tokens": 0)",
+        R"("thinking_token_budget": 512)", R"("guided_whitespace_pattern": "[ ]?")",
+        R"("min_tokens": 2, "guided_regex": "a+")"}) {
     const auto refused = chat(field);
     ASSERT_FALSE(refused.ok()) << field;
     EXPECT_EQ(refused.error().code, "unsupported");
@@ -447,11 +449,36 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
   EXPECT_TRUE(
       chat(R"("continue_final_message": false, "min_tokens": 0, "bad_words": [], "typical_p": 1.0, "mirostat": 0,
       "length_penalty": 1, "echo": false, "chat_template": null, "skip_special_tokens": true, "add_special_tokens": false, "verbosity": "medium",
+       "thinking_budget_tokens": -1, "thinking_token_budget": null, "reasoning_format": "auto", "repeat_last_n": 64,
        "n_predict": -1, "repeat_penalty": 1.0, "stream": true,
       "stream_options": {"continuous_usage_stats": false})")
           .ok());
   EXPECT_TRUE(parse_completion(Json::parse(R"({"prompt": "x", "echo": true})"), limits).ok());
   EXPECT_TRUE(chat(R"("echo": true, "continue_final_message": true)").value().echo);
+}
+
+TEST(ParseChat, WhereThoughtsGoIsSaidInSeveralWords) {
+  const auto thoughts = [](const std::string& fields) {
+    return parse_chat(Json::parse(R"({"messages": [{"role": "user", "content": "x"}])" + fields + "}"), {})
+        .value()
+        .thoughts;
+  };
+  EXPECT_EQ(thoughts(""), Thoughts::kApart);
+  EXPECT_EQ(thoughts(R"(, "reasoning_format": "deepseek", "separate_reasoning": true, "include_reasoning": true)"),
+            Thoughts::kApart);
+  EXPECT_EQ(thoughts(R"(, "reasoning_format": "none")"), Thoughts::kInContent);
+  EXPECT_EQ(thoughts(R"(, "separate_reasoning": false)"), Thoughts::kInContent);
+  EXPECT_EQ(thoughts(R"(, "include_reasoning": false, "reasoning_format": "none")"), Thoughts::kLeftOut);
+}
+
+TEST(ParseChat, PenaltiesLookBackAsFarAsTheyAreTold) {
+  const auto window = [](const std::string& fields) {
+    return parse_chat(Json::parse(R"({"messages": [{"role": "user", "content": "x"}])" + fields + "}"), {});
+  };
+  EXPECT_EQ(window("").value().generation.sampling.penalty_window, -1);
+  EXPECT_EQ(window(R"(, "repeat_last_n": 64)").value().generation.sampling.penalty_window, 64);
+  EXPECT_EQ(window(R"(, "repeat_last_n": 0)").value().generation.sampling.penalty_window, 0);
+  EXPECT_EQ(window(R"(, "repeat_last_n": -2)").error().param, "repeat_last_n");
 }
 
 // Nothing would read a call of others.

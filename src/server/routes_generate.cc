@@ -328,7 +328,7 @@ void choose_reading(const AnswerSyntax& syntax, const ChatRequest& chat, const J
   const bool known = syntax.calls.form != CallSyntax::Form::kNone || syntax.messages.calls();
   const bool calls = chat.tools && known;
   if (!calls && syntax.reasoning_end.empty() && !syntax.messages.known()) return;
-  job.reading = AnswerReading{syntax, calls, job.prompts[0].opens_reasoning};
+  job.reading = AnswerReading{syntax, calls, job.prompts[0].opens_reasoning, chat.thoughts};
   if (calls) job.reading->tools = tool_shapes(body.at("tools"));
   if (calls) job.reading->custom_tools = chat.custom_tools;
   job.one_call = chat.one_call;
