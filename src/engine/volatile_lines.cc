@@ -69,15 +69,44 @@ bool has_date(std::string_view line) {
   return false;
 }
 
-bool has_word(std::string_view line, std::string_view word) {
+// Behind the last time that the word stands in the line; npos: it does not.
+size_t behind_word(std::string_view line, std::string_view word) {
   const auto same = [](char a, char b) { return lower(a) == b; };
+  size_t out = std::string_view::npos;
   for (auto from = line.begin();;) {
     const auto at = std::search(from, line.end(), word.begin(), word.end(), same);
-    if (at == line.end()) return false;
+    if (at == line.end()) return out;
     const auto end = at + static_cast<ptrdiff_t>(word.size());
-    if ((at == line.begin() || !letter(at[-1])) && (end == line.end() || !letter(*end))) return true;
+    if ((at == line.begin() || !letter(at[-1])) && (end == line.end() || !letter(*end)))
+      out = static_cast<size_t>(end - line.begin());
     from = at + 1;
   }
+}
+
+bool has_word(std::string_view line, std::string_view word) {
+  return behind_word(line, word) != std::string_view::npos;
+}
+
+constexpr size_t kMostBefore = 64;  // bytes
+
+// What comes before a time says that it is the one of now: a word for it, and then signs or "is" at most, or a heading
+// that has one. "from time to time at 10:30" does not.
+bool tells_now(std::string_view before) {
+  constexpr std::array<std::string_view, 6> kWords = {"time", "clock", "now", "date", "today", "timestamp"};
+  before.remove_prefix(before.size() - std::min(before.size(), kMostBefore));  // there may be many times in a line
+  while (!before.empty() && !letter(before.back()) && !digit(before.back())) {
+    if (before.back() == ':' || before.back() == '=') {  // a heading, whatever else it says
+      return std::ranges::any_of(kWords, [&](std::string_view word) { return has_word(before, word); });
+    }
+    before.remove_suffix(1);
+  }
+  return std::ranges::any_of(kWords, [&](std::string_view word) {
+    const size_t end = behind_word(before, word);
+    if (end == std::string_view::npos) return false;
+    std::string_view rest = before.substr(end);
+    while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
+    return rest.empty() || rest == "is";
+  });
 }
 
 bool fold_billing(std::string& line) {
@@ -93,13 +122,11 @@ bool fold_billing(std::string& line) {
 }
 
 bool fold_times(std::string& line) {
-  constexpr std::array<std::string_view, 6> kWords = {"time", "clock", "now", "date", "today", "timestamp"};
-  if (!has_date(line) && std::ranges::none_of(kWords, [&](std::string_view word) { return has_word(line, word); }))
-    return false;
+  const bool dated = has_date(line);
   bool folded = false;
   for (size_t at = 0; at < line.size(); ++at) {
     const size_t n = digit(line[at]) ? time_at(line, at) : 0;
-    if (n == 0) continue;
+    if (n == 0 || !(dated || tells_now(std::string_view(line).substr(0, at)))) continue;
     const bool joined = at > 1 && (line[at - 1] == ' ' || (line[at - 1] == 'T' && digit(line[at - 2])));
     const size_t begin = joined ? at - 1 : at;
     line.erase(begin, at + n - begin);
@@ -129,7 +156,13 @@ bool begins_status(std::string_view line) {
   return line == "Status:" || line == "gitStatus:" || line == "gitStatus" || line == "Git status:";
 }
 
-bool blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+// " M src/a.cc", "?? b.cc", "R  a.cc -> b.cc", "(clean)".
+bool is_status(std::string_view line) {
+  if (line == "(clean)") return true;
+  const size_t n = std::min(line.find_first_not_of(" MADRCTU?!"), line.size());
+  const std::string_view code = line.substr(0, n);
+  return n >= 2 && n <= 3 && n < line.size() && code.back() == ' ' && code.find_first_not_of(' ') != code.npos;
+}
 
 }  // namespace
 
@@ -143,7 +176,7 @@ int fold_volatile_text(std::string& text) {
     const size_t end = found == std::string::npos ? text.size() : found;
     std::string line = text.substr(at, end - at);
     at = end + 1;
-    in_status = in_status && !blank(line);
+    in_status = in_status && is_status(line);
     if (in_status) {
       ++folded;
       continue;

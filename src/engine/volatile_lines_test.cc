@@ -31,12 +31,17 @@ TEST(VolatileLines, TimesOfDay) {
   EXPECT_EQ(folded("Now: 9:05:33 PM, Berlin", 1), "Now:, Berlin");
   EXPECT_EQ(folded("Date: 24.11.2026 10:31:00+01:00", 1), "Date: 24.11.2026");
   EXPECT_EQ(folded("timestamp: 1763981234567 end", 1), "timestamp: 0 end");
+  EXPECT_EQ(folded("The current time is 10:31, in Bonn", 1), "The current time is, in Bonn");
+  EXPECT_EQ(folded("Local time (Bonn): 10:31", 1), "Local time (Bonn):");
+  EXPECT_EQ(folded("It is now 10:31", 1), "It is now");
 }
 
 TEST(VolatileLines, WhatIsNoClockStays) {
-  for (const char* text : {"Meet at 10:31.", "See Genesis 1:12 and 3:15.", "fe80:12:34:56 is the time server's address",
-                           "Version 2026-11-24 of time.", "cch=x", "cch=12", "a:b:c date", "timestamp: 12345", "",
-                           "\n\n", "Status: fine\nStatus\nwords"})
+  for (const char* text :
+       {"Meet at 10:31.", "See Genesis 1:12 and 3:15.", "fe80:12:34:56 is the time server's address",
+        "Version 2026-11-24 of time.", "cch=x", "cch=12", "a:b:c date", "timestamp: 12345", "", "\n\n",
+        "Status: fine\nStatus\nwords", "Feed them from time to time at 10:30.", "Now and then, as of 9:15, look up.",
+        "Date night begins at 20:00", "Status:\n200 is fine\n404 is not", "gitStatus\nAt noon\nnews"})
     EXPECT_EQ(folded(text, 0), text);
 }
 
