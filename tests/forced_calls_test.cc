@@ -43,7 +43,7 @@ Constraint forced(bool one_call) {
 }
 
 server::AnswerReading reading_with(const AnswerSyntax& syntax, bool in_reasoning) {
-  return {syntax, true, in_reasoning, server::tool_shapes(tool_list())};
+  return {.syntax = syntax, .calls = true, .in_reasoning = in_reasoning, .tools = server::tool_shapes(tool_list())};
 }
 
 // How many of the answer's calls are of a tool and fit it; -1 for other text, or broken ones.
@@ -177,7 +177,8 @@ TEST_F(ForcedCalls, InputsAreTextsOfTheirGrammar) {
       const auto text = random_text(v, grammar, random, words_of(family.syntax));
       if (!text || unreadable(*text)) continue;
       ++whole;
-      const Answer answer = answer_of(read({family.syntax, true, false, server::tool_shapes(tools)}, *text));
+      const Answer answer =
+          answer_of(read({.syntax = family.syntax, .calls = true, .tools = server::tool_shapes(tools)}, *text));
       ASSERT_FALSE(answer.broken) << name << "\n" << *text;
       ASSERT_EQ(answer.calls.size(), 1u) << name << "\n" << *text;
       const Call& call = answer.calls[0];

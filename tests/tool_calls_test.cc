@@ -33,7 +33,7 @@ Json tools_for(const std::vector<Call>& calls) {
 }
 
 server::AnswerReading reading_of(const AnswerSyntax& syntax, const std::vector<Call>& calls) {
-  return {syntax, true, false, server::tool_shapes(tools_for(calls))};
+  return {.syntax = syntax, .calls = true, .tools = server::tool_shapes(tools_for(calls))};
 }
 
 // What the model would have written: the last turn without its header and its end. Empty: the template refuses.
