@@ -109,6 +109,12 @@ bool tells_now(std::string_view before) {
   });
 }
 
+// "It is 10:31 now".
+bool now_follows(std::string_view behind) {
+  while (!behind.empty() && behind.front() == ' ') behind.remove_prefix(1);
+  return behind_word(behind.substr(0, 4), "now") == 3;
+}
+
 bool fold_billing(std::string& line) {
   constexpr std::string_view kKey = "cch=";
   bool folded = false;
@@ -126,7 +132,8 @@ bool fold_times(std::string& line) {
   bool folded = false;
   for (size_t at = 0; at < line.size(); ++at) {
     const size_t n = digit(line[at]) ? time_at(line, at) : 0;
-    if (n == 0 || !(dated || tells_now(std::string_view(line).substr(0, at)))) continue;
+    const std::string_view all = line;
+    if (n == 0 || !(dated || tells_now(all.substr(0, at)) || now_follows(all.substr(at + n)))) continue;
     const bool joined = at > 1 && (line[at - 1] == ' ' || (line[at - 1] == 'T' && digit(line[at - 2])));
     const size_t begin = joined ? at - 1 : at;
     line.erase(begin, at + n - begin);

@@ -4,8 +4,8 @@
 // Rules:  in messages of role system and developer only, line by line:
 //           cch=9f3a1c        the digits become 0
 //           a time of day     12:01, 12:01:33.512 PM, T12:01:33Z: in a line with a date, or right behind one of the words
-//                             time, clock, now, date, today, timestamp, or a heading with one ("Local time (Bonn):"); it
-//                             goes, with the T or the space before it; the date stays
+//                             time, clock, now, date, today, timestamp, or a heading with one ("Local time (Bonn):"), or
+//                             right before "now"; it goes, with the T or the space before it; the date stays
 //           1763981234567     9 digits or more behind "timestamp" become 0
 //           git status        lines as git writes them behind "Status:" or "gitStatus" (a line by itself) go
 // Cost:   one pass over the system messages.

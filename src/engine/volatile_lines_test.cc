@@ -34,6 +34,8 @@ TEST(VolatileLines, TimesOfDay) {
   EXPECT_EQ(folded("The current time is 10:31, in Bonn", 1), "The current time is, in Bonn");
   EXPECT_EQ(folded("Local time (Bonn): 10:31", 1), "Local time (Bonn):");
   EXPECT_EQ(folded("It is now 10:31", 1), "It is now");
+  EXPECT_EQ(folded("It is 14:03:59 now.", 1), "It is now.");
+  EXPECT_EQ(folded("be there at 14:03 nowadays", 0), "be there at 14:03 nowadays");
 }
 
 TEST(VolatileLines, WhatIsNoClockStays) {
