@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/json_member.h"
 
 namespace kvilt {
 namespace {
@@ -15,23 +16,16 @@ Error bad_mark(const std::string& path, const char* what) {
   return error(Code::kInvalidArgument, "{}: {}", path, what);
 }
 
-// A field's value; null if it is absent or null, or if `object` is none.
-const Json* member_of(const Json& object, const char* name) {
-  if (!object.is_object()) return nullptr;
-  const auto it = object.find(name);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
-
 // The elements of a list that may be missing.
 const Json& list_of(const Json& object, const char* name) {
   static const Json kNone = Json::array();
-  const Json* list = member_of(object, name);
+  const Json* list = given(object, name);
   return list && list->is_array() ? *list : kNone;
 }
 
 Status check_each(const Json& list, const std::string& path) {
   for (size_t i = 0; i < list.size(); ++i) {
-    const Json* control = member_of(list[i], kControl);
+    const Json* control = given(list[i], kControl);
     if (control) KVILT_TRY(retention_of(*control, fmt::format("{}[{}].{}", path, i, kControl)));
   }
   return {};
@@ -44,8 +38,8 @@ void take(Json& object, const Json::json_pointer& where, bool tool, int32_t firs
   const Json control = std::move(object[kControl]);
   object.erase(kControl);
   if (control.is_null()) return;
-  const Json* function = member_of(object, "function");
-  const Json* name = function ? member_of(*function, "name") : nullptr;
+  const Json* function = given(object, "function");
+  const Json* name = function ? given(*function, "name") : nullptr;
   if (name && name->is_string() && !name->get_ref<const std::string&>().empty()) {
     in.marks.push_back({where / "function" / "name", 0, name->get_ref<const std::string&>().size(),
                         first_id + static_cast<int32_t>(out.size())});
@@ -58,19 +52,18 @@ void take(Json& object, const Json::json_pointer& where, bool tool, int32_t firs
 Result<Retention> retention_of(const Json& control, const std::string& path) {
   if (!control.is_object()) return bad_mark(path, "must be an object");
   const auto says = [&](const char* name, const char* word) {
-    const Json* value = member_of(control, name);
+    const Json* value = given(control, name);
     return value && value->is_string() && value->get_ref<const std::string&>() == word;
   };
-  if (member_of(control, "type") && !says("type", "ephemeral"))
-    return bad_mark(path + ".type", "must be \"ephemeral\"");
+  if (given(control, "type") && !says("type", "ephemeral")) return bad_mark(path + ".type", "must be \"ephemeral\"");
   // Without a ttl it is five minutes, as there.
-  if (!member_of(control, "ttl") || says("ttl", "5m")) return Retention::kFiveMinutes;
+  if (!given(control, "ttl") || says("ttl", "5m")) return Retention::kFiveMinutes;
   if (says("ttl", "1h")) return Retention::kHour;
   return bad_mark(path + ".ttl", "must be \"5m\" or \"1h\"");
 }
 
 Status check_cache_marks(const Json& request) {
-  if (const Json* control = member_of(request, kControl)) KVILT_TRY(retention_of(*control, kControl));
+  if (const Json* control = given(request, kControl)) KVILT_TRY(retention_of(*control, kControl));
   KVILT_TRY(check_each(list_of(request, "tools"), "tools"));
   const Json& messages = list_of(request, "messages");
   for (size_t m = 0; m < messages.size(); ++m)
@@ -79,7 +72,7 @@ Status check_cache_marks(const Json& request) {
 }
 
 Retention whole_retention(const Json& request) {
-  const Json* control = member_of(request, kControl);
+  const Json* control = given(request, kControl);
   return control ? retention_of(*control, kControl).value() : Retention::kNone;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/json_member.h"
 #include "base/json_size.h"
 #include "engine/late_system.h"
 #include "engine/past_reasoning.h"
@@ -35,12 +36,6 @@ Status check_marks(const char* field, size_t marks) {
       "{}: {} parts are marked as pieces (cache_control, documents); a request may have {}: mark fewer, larger "
       "ones",
       field, marks, kMaxMarks);
-}
-
-// A field's value, or null if it is absent or null: the two mean the same.
-const Json* given(const Json& object, const char* name) {
-  const auto it = object.find(name);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
 // A document's text in a prompt: title, text, and a line end, so that the next one begins on a line of its own.
@@ -185,13 +180,12 @@ Status ChatPrompts::border_messages(Inputs& in) {
     in.parts.push_back({PromptPart::Of::kMessage, static_cast<int32_t>(message), part, piece, retention});
   };
   const Json& messages = in.chat.messages;
-  const auto is_system = [](const Json& role) { return role == "system" || role == "developer"; };
   for (size_t m = 0; m < messages.size(); ++m) {
     const std::string path = fmt::format("messages[{}]", m);
     if (!messages[m].is_object()) return wrong(path, "must be an object");
     if (!messages[m].contains("role") || !messages[m]["role"].is_string())
       return wrong(path + ".role", "must be a string");
-    if (std::cmp_equal(in.first_turn, m) && is_system(messages[m]["role"])) ++in.first_turn;
+    if (std::cmp_equal(in.first_turn, m) && is_system(messages[m])) ++in.first_turn;
     if (!messages[m].contains("content")) continue;
     const Json& content = messages[m]["content"];
     const auto where = Json::json_pointer("/messages") / m / "content";

@@ -16,8 +16,6 @@ struct Place {
   size_t message, part;
 };
 
-bool is_system(const Json& message) { return message["role"] == "system" || message["role"] == "developer"; }
-
 Json parts_of(Json content) {
   if (content.is_array()) return content;
   if (!content.is_string() || content == "") return Json::array();
@@ -58,6 +56,8 @@ Json::json_pointer moved(const Json::json_pointer& where, const std::vector<Plac
 }
 
 }  // namespace
+
+bool is_system(const Json& message) { return message["role"] == "system" || message["role"] == "developer"; }
 
 void place_late_system(const TemplateTraits& traits, const std::string& between, ChatInputs& in) {
   if (!traits.one_system && !traits.alternates && !traits.alternates_after_tools) return;

@@ -16,6 +16,8 @@
 
 namespace kvilt {
 
+bool is_system(const nlohmann::ordered_json& message);  // by its role, which is a string
+
 // between: stands between messages that become one, as a part of its own; empty: nothing does.
 // REQUIRES: each message is an object with a string for its role; its content is a string, null, or an array of text
 // parts; marks are in contents.

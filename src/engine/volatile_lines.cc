@@ -87,6 +87,10 @@ bool has_word(std::string_view line, std::string_view word) {
   return behind_word(line, word) != std::string_view::npos;
 }
 
+std::string_view behind_blanks(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(' '), text.size()));
+}
+
 constexpr size_t kMostBefore = 64;  // bytes
 
 // What comes before a time says that it is the one of now: a word for it, and then signs or "is" at most, or a heading
@@ -103,17 +107,13 @@ bool tells_now(std::string_view before) {
   return std::ranges::any_of(kWords, [&](std::string_view word) {
     const size_t end = behind_word(before, word);
     if (end == std::string_view::npos) return false;
-    std::string_view rest = before.substr(end);
-    while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
+    const std::string_view rest = behind_blanks(before.substr(end));
     return rest.empty() || rest == "is";
   });
 }
 
 // "It is 10:31 now".
-bool now_follows(std::string_view behind) {
-  while (!behind.empty() && behind.front() == ' ') behind.remove_prefix(1);
-  return behind_word(behind.substr(0, 4), "now") == 3;
-}
+bool now_follows(std::string_view behind) { return behind_word(behind_blanks(behind).substr(0, 4), "now") == 3; }
 
 bool fold_billing(std::string& line) {
   constexpr std::string_view kKey = "cch=";

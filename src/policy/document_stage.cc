@@ -23,7 +23,7 @@ bool is_sound_annex(const AnnexKind& kind, int32_t tokens, std::span<const std::
 
 std::optional<Run> question_in(const PromptLayout& layout) {
   constexpr int32_t kLongest = 256;
-  const int32_t end = layout.answer >= 0 ? layout.answer : layout.prompt_len;
+  const int32_t end = layout.asked_end();
   const Runs fresh = layout.fresh();
   int32_t begin = end;
   if (layout.question >= 0) {
@@ -35,9 +35,14 @@ std::optional<Run> question_in(const PromptLayout& layout) {
   return Run{std::clamp(std::max(begin, end - kLongest), std::min(layout.prefix, end - 1), end - 1), end};
 }
 
-Run end_of_prompt(const PromptLayout& layout) {
-  const int32_t end = layout.answer >= 0 ? layout.answer : layout.prompt_len;
-  return {end - 1, end};
+Run end_of_prompt(const PromptLayout& layout) { return {layout.asked_end() - 1, layout.asked_end()}; }
+
+std::vector<Run> documents_before(const PromptLayout& layout, int32_t question) {
+  std::vector<Run> out;
+  for (const Run& piece : layout.pieces) {
+    if (piece.begin < question) out.push_back({piece.begin, std::min(piece.end, question)});
+  }
+  return out;
 }
 
 Runs rows_of_question(const PromptLayout& layout, const std::optional<Run>& question) {

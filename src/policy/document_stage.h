@@ -25,6 +25,9 @@ Run end_of_prompt(const PromptLayout& layout);
 // What the last stage computes: all that is new, and from the question on; without one from the end of the prompt on.
 Runs rows_of_question(const PromptLayout& layout, const std::optional<Run>& question);
 
+// The pieces, as far as they lie before the question: one may run on into it.
+std::vector<Run> documents_before(const PromptLayout& layout, int32_t question);
+
 std::vector<int> all_layers(int L);
 
 // Documents whose blocks a question chooses from. What an earlier request stored of one is taken; each of the others

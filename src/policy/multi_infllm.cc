@@ -91,9 +91,7 @@ class MultiInfLLM : public ReusePolicy {
                       .question = question_in(layout).value_or(end_of_prompt(layout))};
     const int32_t local = out.question.begin - params_.local;
     int64_t tokens = 0, always = 0;
-    for (Run piece : layout.pieces) {
-      piece.end = std::min(piece.end, out.question.begin);  // one may run on into the question
-      if (piece.size() <= 0) continue;
+    for (const Run& piece : documents_before(layout, out.question.begin)) {
       tokens += piece.size();
       const size_t before = out.blocks.size();
       for (int32_t b = 0; b < cut.blocks(piece.size()); ++b) {

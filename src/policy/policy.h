@@ -75,7 +75,8 @@ struct PromptLayout {
   bool dense = true;  // false: rows see few keys by a sparse rule, and nothing that they compute is exact
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
   Runs fresh() const { return subtract(Runs{after_prefix()}, reused()); }
-  Run after_prefix() const { return {prefix, prompt_len}; }  // all that is not an exact hit; never empty
+  int32_t asked_end() const { return answer >= 0 ? answer : prompt_len; }  // of what was asked, without an answer
+  Run after_prefix() const { return {prefix, prompt_len}; }                // all that is not an exact hit; never empty
   // Where the part ends that is as a dense pass leaves it, if the prefix is exact.
   int32_t exact_end() const { return !dense ? prefix : pieces.empty() ? prompt_len : pieces.front().begin; }
   Run tail() const { return {prompt_len - 1, prompt_len}; }  // the position whose logits are wanted

@@ -107,7 +107,7 @@ class RedKnot : public ReusePolicy {
   Stage look(const PromptLayout& layout, const ModelConfig& config, const Plan& plan) const {
     Stage stage = question_stage(layout, config, Estimator::kOutside, params_.restore_rows);
     ProbeSpec& probe = stage.probes[0];
-    const int32_t end = layout.answer >= 0 ? layout.answer : layout.prompt_len;  // as before there was an answer
+    const int32_t end = layout.asked_end();
     // The prefix may reach into the answer, if another request has published both.
     probe.rows = {{std::max(std::min(layout.prefix, end - 1), end - params_.restore_rows), end}};
     probe.key_end = -1;

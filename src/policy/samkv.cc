@@ -91,17 +91,14 @@ class SamKV : public ReusePolicy {
   Reading reading(const PromptLayout& layout) const {
     const BlockCut& cut = params_.choice.cut;
     Reading out{.long_ones = {layout, kBlockStats, cut}, .question = question_in(layout)};
-    const int32_t end = out.question ? out.question->begin : end_of_prompt(layout).end;
-    for (Run piece : layout.pieces) {
-      piece.end = std::min(piece.end, end);  // one may run on into the question
-      if (piece.size() <= 0) continue;
+    out.documents = documents_before(layout, out.question ? out.question->begin : layout.asked_end());
+    for (const Run& piece : out.documents) {
       const Run middle = cut.middle(piece.size());
       if (middle.size() > 0) {
         out.long_ones.add(piece);
         const Run first = cut.tokens_of(middle.begin, piece.size()), last = cut.tokens_of(middle.end - 1, piece.size());
         out.middle = unite(out.middle, Runs{{piece.begin + first.begin, piece.begin + last.end}});
       }
-      out.documents.push_back(piece);
     }
     out.middle = subtract(out.middle, Runs{{end_of_prompt(layout).begin, layout.prompt_len}});  // a row sees itself
     const bool given = params_.choice.keep >= 1 && params_.recompute != Recompute::kRule;

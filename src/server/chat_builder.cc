@@ -90,11 +90,6 @@ void join_turns(Json& turn, Json next) {
 
 }  // namespace
 
-Json* given(Json& object, const char* name) {
-  const auto it = object.find(name);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
-
 Json settled(Json parts) {
   if (parts.empty()) return "";
   if (parts.size() == 1 && !parts[0].contains("cache_control")) return std::move(parts[0]["text"]);

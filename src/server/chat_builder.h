@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_member.h"
 #include "server/json_fields.h"
 #include "server/openai_request.h"
 
@@ -19,9 +20,6 @@ namespace kvilt::server {
 
 inline constexpr const char* kUnsupported = "unsupported";
 inline constexpr size_t kMaxShown = 64;  // bytes of a client's word in a message
-
-// A field's value, or null if it is absent or null.
-Json* given(Json& object, const char* name);
 
 // Parts as a message's content: unmarked text in one part is a plain string, which every template takes.
 Json settled(Json parts);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json_member.h"
 #include "server/constraint_request.h"
 
 namespace kvilt::server {
@@ -12,19 +13,13 @@ namespace {
 
 constexpr size_t kMaxCustomName = 1024;
 
-const Json* member_of(const Json& object, const char* name) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 ApiError refusal(const std::string& path, const std::string& what, const char* code = "") {
   return {400, path + ": " + what, path, code};
 }
 
 // A string that has to be there.
 ApiResult<std::string> string_in(const Json& object, const char* name, const std::string& path) {
-  const Json* value = member_of(object, name);
+  const Json* value = given(object, name);
   const std::string where = path + "." + name;
   if (!value) return refusal(where, "is required");
   if (!value->is_string()) return refusal(where, "must be a string, not " + type_of(*value));
@@ -37,7 +32,7 @@ std::optional<ApiError> read_input_format(const Json& format, const std::string&
   if (type == "text") return std::nullopt;
   if (type != "grammar") return refusal(path + ".type", "must be \"text\" or \"grammar\"", "unsupported");
   const std::string inner = path + ".grammar";
-  const Json* grammar = member_of(format, "grammar");
+  const Json* grammar = given(format, "grammar");
   if (!grammar || !grammar->is_object())
     return refusal(inner, "is required and must be an object with \"syntax\" and \"definition\"");
   auto syntax = string_in(*grammar, "syntax", inner);
@@ -73,7 +68,7 @@ Json function_for(const CustomTool& tool) {
 
 // {"id", "type": "custom", "custom": {"name", "input"}}.
 std::optional<ApiError> settle_custom_call(Json& call, const std::string& path) {
-  const Json* custom = member_of(call, "custom");
+  const Json* custom = given(call, "custom");
   const std::string inner = path + ".custom";
   if (!custom || !custom->is_object()) return refusal(inner, "is required and must be an object");
   auto name = string_in(*custom, "name", inner);
@@ -102,7 +97,7 @@ bool is_custom(const Json& tool) { return tool.is_object() && tool.value("type",
 
 ApiResult<CustomTool> read_custom_tool(const Json& tool, const std::string& path) {
   const std::string inner = path + ".custom";
-  const Json* custom = member_of(tool, "custom");
+  const Json* custom = given(tool, "custom");
   if (!custom || !custom->is_object()) return refusal(inner, "is required and must be an object with \"name\"");
   CustomTool out;
   auto name = string_in(*custom, "name", inner);
@@ -110,12 +105,12 @@ ApiResult<CustomTool> read_custom_tool(const Json& tool, const std::string& path
   out.name = std::move(name.value());
   if (out.name.empty() || out.name.size() > kMaxCustomName)
     return refusal(inner + ".name", fmt::format("must have 1 to {} bytes", kMaxCustomName));
-  if (member_of(*custom, "description")) {
+  if (given(*custom, "description")) {
     auto description = string_in(*custom, "description", inner);
     if (!description.ok()) return description.error();
     out.description = std::move(description.value());
   }
-  if (const Json* format = member_of(*custom, "format")) {
+  if (const Json* format = given(*custom, "format")) {
     if (auto error = read_input_format(*format, inner + ".format", out)) return *error;
   }
   return out;
