@@ -226,6 +226,7 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   if (wanted.pieces) pieces = find_pieces(search);
   if (wanted.pieces && wanted.near > 0 && !wanted.clean_only) {
     index_.keep_near();
+    index_.near_more(kNearTokens);
     found.near = add_near(search, pieces);
     layout.near = static_cast<int32_t>(count(found.near));
   }

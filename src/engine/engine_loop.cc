@@ -119,6 +119,7 @@ void EngineLoop::run() {
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
     bool worked = true;
     unless_memory_ends([&] { worked = step(); });
+    unless_memory_ends([&] { parts_.cache->near_more(); });
     waits = !worked && !scheduler_.idle() && reads() && (scheduler_.running().empty() || scheduler_.waits_for_layers());
     update_stats();
   }

@@ -7,7 +7,7 @@
 //             it if its own beginning of that length has that digest. Then every token that went into the KV is one of
 //             the prompt's own, whatever else is cached; and no other copy can stand in its way but by pushing it out of
 //             the list.
-// Invariants: digests are keyed with a secret of the process (base/keyed_hash.h): nobody can aim at one.
+// Invariants: digests are keyed with the secret of the index (base/keyed_hash.h): nobody can aim at one.
 // Threads:    one owner.
 // Cost:       find: one hash of each mark, one of the prompt up to its last mark at most, and kMaxCopies comparisons of
 //             digests a mark. About 100 bytes a copy.

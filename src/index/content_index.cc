@@ -81,7 +81,7 @@ bool ContentIndex::insert(SegmentId id, SegmentInfo info) {
   domains_.hold(segment.info.domain);
   if (segment.info.found_as != FoundAs::kChain) segments_.insert(table_, slot, *digest);
   if (segment.info.found_as != FoundAs::kChain && near_) near_->insert(table_, slot, *digest);
-  if (segment.info.found_as != FoundAs::kChain && continuations_) continuations_->insert(table_, slot, tokens_);
+  if (segment.info.found_as != FoundAs::kChain && continuations_) continuations_->insert(table_, slot);
   BlockChanges changes;
   if (segment.info.in_tree()) chains_.insert(table_, slot, *digest, teller_.on() ? &changes : nullptr);
   if (teller_.on()) teller_.inserted(told_domain(segment.info), table_, chains_, slot, changes);
@@ -226,13 +226,21 @@ std::vector<Piece> ContentIndex::pieces_of(std::vector<Candidate> candidates, in
 
 void ContentIndex::keep_near() {
   if (near_) return;
-  NearIndex near(secret_, key_mask_);  // takes its place when it is whole: memory may end here
-  table_.each_by_id([&](uint32_t slot) {
+  near_.emplace(secret_, key_mask_);
+  near_left_ = table_.slots();
+}
+
+bool ContentIndex::near_more(int64_t tokens) {
+  constexpr int64_t kSlot = 16;  // a slot costs as much as so many tokens at most
+  for (; near_left_ > 0 && tokens > 0; --near_left_) {
+    const uint32_t slot = near_left_ - 1;
     const SegmentRecord& segment = table_[slot];
-    if (!segment.indexed || segment.info.found_as == FoundAs::kChain) return;
-    near.insert(table_, slot, *domains_.digest(segment.info.domain));
-  });
-  near_.emplace(std::move(near));
+    tokens -= kSlot;
+    if (!segment.indexed || segment.info.found_as == FoundAs::kChain) continue;
+    near_->insert(table_, slot, *domains_.digest(segment.info.domain), NearIndex::Age::kOld);
+    tokens -= segment.size();
+  }
+  return near_left_ > 0;
 }
 
 std::vector<Piece> ContentIndex::find_near(const NearQuery& query, DomainId domain, SearchCost* cost) const {
@@ -255,7 +263,7 @@ void ContentIndex::keep_continuations() {
   if (continuations_) return;
   Continuations all(secret_);  // takes its place when it is whole: memory may end here
   table_.each_by_id([&](uint32_t slot) {
-    if (table_[slot].indexed && table_[slot].info.found_as != FoundAs::kChain) all.insert(table_, slot, tokens_);
+    if (table_[slot].indexed && table_[slot].info.found_as != FoundAs::kChain) all.insert(table_, slot);
   });
   continuations_.emplace(std::move(all));
 }

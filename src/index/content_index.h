@@ -102,9 +102,11 @@ class ContentIndex {
   // tokens of this very prompt alone.
   std::vector<Piece> find_clean(std::span<const int32_t> prompt, DomainId domain, std::span<const Run> marks) const;
 
-  // From now on near duplicates of segments can be found, of those too that are known already. Before that they cost
+  // From now on near duplicates of segments can be found. Those that are known already come a part at a time: near_more()
+  // takes about so many tokens more, the last slots first, and returns whether any are left. Before that they cost
   // nothing.
   void keep_near();
+  bool near_more(int64_t tokens);
   bool keeps_near() const { return near_.has_value(); }
   size_t near_postings() const { return near_ ? near_->postings() : 0; }
   int64_t near_changes() const { return near_ ? near_->changes() : 0; }  // of its postings, for tests
@@ -152,6 +154,7 @@ class ContentIndex {
   CleanPieces clean_;
   IndexTeller teller_;
   std::optional<NearIndex> near_;
+  uint32_t near_left_ = 0;  // slots before this one may hold segments that near_ does not have yet
   std::optional<Continuations> continuations_;
   const HashSecret secret_;
   const uint64_t key_mask_;

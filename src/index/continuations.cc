@@ -40,23 +40,7 @@ uint64_t Continuations::key(std::span<const int32_t> ids, DomainId domain) const
   return ngram_key(ids, secret_ ^ scramble(static_cast<uint64_t>(domain)));
 }
 
-void Continuations::insert(const SegmentTable& segments, uint32_t slot, size_t tokens) {
-  if (2 * tokens > long_.size() && long_.size() < kMostSlots) return grow(segments, tokens);
-  add(segments, slot);
-}
-
-// Twice as many slots, filled anew: the oldest segments first, so that later ones have the last word.
-void Continuations::grow(const SegmentTable& segments, size_t tokens) {
-  const size_t slots = std::min(kMostSlots, ngram_slots(tokens));
-  std::vector<Posting> longer(slots, kNone), shorter(slots, kNone);
-  long_.swap(longer);
-  short_.swap(shorter);
-  segments.each_by_id([&](uint32_t slot) {
-    if (segments[slot].indexed && segments[slot].info.found_as != FoundAs::kChain) add(segments, slot);
-  });
-}
-
-void Continuations::add(const SegmentTable& segments, uint32_t slot) {
+void Continuations::insert(const SegmentTable& segments, uint32_t slot) {
   const SegmentInfo& info = segments[slot].info;
   const auto before = last(continued(segments, info), kLong);
   std::vector<int32_t> text(before.begin(), before.end());
@@ -64,22 +48,23 @@ void Continuations::add(const SegmentTable& segments, uint32_t slot) {
   const std::span<const int32_t> ids(text);
   for (size_t end = kShort; end < ids.size(); ++end) {
     if (end < before.size()) continue;
-    const Posting place{slot, static_cast<int32_t>(end - before.size())};
-    short_[key(ids.subspan(end - kShort, kShort), info.domain) & (short_.size() - 1)] = place;
-    if (end >= kLong) long_[key(ids.subspan(end - kLong, kLong), info.domain) & (long_.size() - 1)] = place;
+    const Place place{slot + 1, static_cast<int32_t>(end - before.size())};
+    short_.at(key(ids.subspan(end - kShort, kShort), info.domain)) = place;
+    if (end >= kLong) long_.at(key(ids.subspan(end - kLong, kLong), info.domain)) = place;
   }
 }
 
 std::optional<Continuation> Continuations::find(const SegmentTable& segments, std::span<const int32_t> text,
                                                 DomainId domain) const {
   Continuation best;
-  const auto try_at = [&](const std::vector<Posting>& table, size_t n) {
-    if (table.empty() || text.size() < n || best.matched >= static_cast<int32_t>(n)) return;
-    const Posting at = table[key(text.last(n), domain) & (table.size() - 1)];
-    if (at == kNone || !segments.has(at.segment)) return;
-    const SegmentText& of = segments.text(at.segment);
+  const auto try_at = [&](const Table& table, size_t n) {
+    if (text.size() < n || best.matched >= static_cast<int32_t>(n)) return;
+    const Place at = table.at(key(text.last(n), domain));
+    const uint32_t slot = at.slot_and_one - 1;
+    if (at.slot_and_one == 0 || !segments.has(slot)) return;
+    const SegmentText& of = segments.text(slot);
     if (of.domain != domain || at.offset >= of.size) return;
-    const int32_t matched = matched_at(segments, at.segment, at.offset, text);
+    const int32_t matched = matched_at(segments, slot, at.offset, text);
     if (matched >= static_cast<int32_t>(n) && matched > best.matched) best = {of.id, at.offset, matched};
   };
   try_at(long_, kLong);

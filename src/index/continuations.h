@@ -7,17 +7,17 @@
 //             text's last ones. Segments that have left are never read: their places are compared like all others, and
 //             fail.
 // Threads:    one owner.
-// Cost:       16 bytes a cached token and table at most, kMostSlots slots at most; two writes a token, two reads a look-up.
+// Cost:       two tables of 8 MiB, of which the system gives a page when it is first written; two writes a token, two
+//             reads a look-up. They never grow, so that no insert pays for what is there.
 // Not here:   the text of the running request (engine/draft_finder.h), whether a draft pays (engine/draft_length.h).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "base/keyed_hash.h"
-#include "index/posting_table.h"
+#include "base/step_table.h"
 #include "index/segment_table.h"
 
 namespace kvilt {
@@ -35,25 +35,30 @@ inline constexpr int32_t kMostMatched = 32;
 class Continuations {
  public:
   static constexpr int kShort = 4, kLong = 8;
-  static constexpr size_t kMostSlots = size_t{1} << 20;
+  static constexpr size_t kSlots = size_t{1} << 20;
 
   explicit Continuations(const HashSecret& secret);
 
-  // tokens: of all segments that are known.
-  void insert(const SegmentTable& segments, uint32_t slot, size_t tokens);
+  void insert(const SegmentTable& segments, uint32_t slot);
   // The place with the longest match; the latest of kLong before that of kShort. The segment has a token there.
   std::optional<Continuation> find(const SegmentTable& segments, std::span<const int32_t> text, DomainId domain) const;
 
-  size_t bytes() const { return (long_.capacity() + short_.capacity()) * sizeof(Posting); }
+  size_t bytes() const { return long_.bytes.size() + short_.bytes.size(); }
 
  private:
-  static constexpr Posting kNone{kNoSegment, 0};
-  void grow(const SegmentTable& segments, size_t tokens);
-  void add(const SegmentTable& segments, uint32_t slot);
+  struct Place {
+    uint32_t slot_and_one = 0;  // 0: none
+    int32_t offset = 0;
+  };
+  struct Table {
+    Place& at(uint64_t key) { return static_cast<Place*>(bytes.data())[key & (kSlots - 1)]; }
+    Place at(uint64_t key) const { return static_cast<const Place*>(bytes.data())[key & (kSlots - 1)]; }
+    ZeroedBytes bytes{kSlots * sizeof(Place)};
+  };
   uint64_t key(std::span<const int32_t> ids, DomainId domain) const;
 
   uint64_t secret_ = 0;
-  std::vector<Posting> long_, short_;  // by key; as many slots
+  Table long_, short_;
 };
 
 }  // namespace kvilt

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <tuple>
+#include <utility>
 
 #include "base/check.h"
 
@@ -110,17 +111,19 @@ void NearIndex::each_minimum(std::span<const int32_t> ids, const Digest& domain,
   }
 }
 
-void NearIndex::insert(const SegmentTable& segments, uint32_t slot, const Digest& domain) {
-  if (nodes_.size() <= slot) nodes_.resize(slot + 1);
-  add(segments[slot].info.tokens, slot, domain);
+void NearIndex::insert(SegmentTable& segments, uint32_t slot, const Digest& domain, Age age) {
+  SegmentRecord& segment = segments[slot];
+  if (std::exchange(segment.near.there, true)) return;
+  add(segment.info.tokens, domain, age, slot, segment.near.nodes);
 }
 
-void NearIndex::add(std::span<const int32_t> ids, uint32_t slot, const Digest& domain) {
-  std::vector<uint32_t>& nodes = nodes_[slot];
+void NearIndex::add(std::span<const int32_t> ids, const Digest& domain, Age age, uint32_t slot,
+                    std::vector<uint32_t>& nodes) {
   std::vector<std::pair<uint64_t, int32_t>> minima;
   each_minimum(ids, domain, [&](uint64_t key, int32_t at) { minima.emplace_back(key, at); });
   nodes.reserve(minima.size());  // a node that is added is one that erase() removes, whenever memory ends
-  for (const auto& [key, at] : minima) nodes.push_back(minima_.add(key, {slot, at}, PostingTable::Place::kFront));
+  const auto place = age == Age::kNew ? PostingTable::Place::kFront : PostingTable::Place::kBack;
+  for (const auto& [key, at] : minima) nodes.push_back(minima_.add(key, {slot, at}, place));
   changes_ += std::ssize(minima);
 }
 
@@ -129,27 +132,26 @@ void NearIndex::remove(uint64_t key, uint32_t node) {
   ++changes_;
 }
 
-void NearIndex::erase(const SegmentTable& segments, uint32_t slot, const Digest& domain) {
-  if (nodes_.size() <= slot) return;
-  std::vector<uint32_t> nodes;
-  nodes.swap(nodes_[slot]);
+void NearIndex::erase(SegmentTable& segments, uint32_t slot, const Digest& domain) {
+  const NearLink kept = std::exchange(segments[slot].near, {});
+  if (!kept.there) return;
   size_t next = 0;
   each_minimum(segments[slot].info.tokens, domain, [&](uint64_t key, int32_t) {
-    if (next < nodes.size()) remove(key, nodes[next++]);
+    if (next < kept.nodes.size()) remove(key, kept.nodes[next++]);
   });
 }
 
 // each_minimum() goes from left to right: of a text's beginning it says what it says of the text before it comes to the
 // first gram behind it. A minimum is said when its gram is read, if that is smaller than the one before; else when that
 // one is out of reach.
-void NearIndex::truncate(const SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens) {
-  if (nodes_.size() <= slot) return;
+void NearIndex::truncate(SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens) {
+  if (!segments[slot].near.there) return;
   const std::span<const int32_t> ids = segments[slot].info.tokens;
   const int32_t grams = tokens - kGram + 1;
   uint64_t seed;
   std::memcpy(&seed, domain.data(), sizeof seed);
   const auto key_at = [&](int32_t at) { return scramble(hash_.first(ids.data() + at) ^ seed); };
-  std::vector<uint32_t>& nodes = nodes_[slot];
+  std::vector<uint32_t>& nodes = segments[slot].near.nodes;
   while (!nodes.empty()) {
     const int32_t at = minima_.posting(nodes.back()).offset;
     const uint64_t key = key_at(at);
@@ -162,13 +164,7 @@ void NearIndex::truncate(const SegmentTable& segments, uint32_t slot, const Dige
     remove(key & key_mask_, nodes.back());
     nodes.pop_back();
   }
-  add(ids.first(tokens), slot, domain);  // a few tokens are left
-}
-
-size_t NearIndex::bytes() const {
-  size_t bytes = minima_.bytes() + nodes_.capacity() * sizeof(nodes_[0]);
-  for (const auto& nodes : nodes_) bytes += nodes.capacity() * sizeof(uint32_t);
-  return bytes;
+  add(ids.first(tokens), domain, Age::kNew, slot, nodes);  // a few tokens are left
 }
 
 // One search of one prompt.

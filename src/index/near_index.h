@@ -6,7 +6,7 @@
 //              docs/design/finding.md#near-duplicates says why not by bands over windows of 64.
 // Source:      MinHash (Broder 1997), winnowing (Schleimer et al. 2003); docs/papers.md#finding.
 // Invariants:  nothing is returned that was not compared; a segment of another domain is never returned. What is kept of
-//              a segment leaves with it.
+//              a segment leaves with it. One that was not inserted may be erased and cut: nothing is kept of it.
 // Threads:     one owner; find() is const and keeps nothing.
 // Cost:        kept: about .22 postings a token (16 bytes). Asked, per token of text that is not known otherwise: a gram
 //              hash, .22 look-ups and at most kCreditPerToken ids read: repetition cannot make it quadratic.
@@ -35,10 +35,12 @@ class NearIndex {
 
   NearIndex(const HashSecret& secret, uint64_t key_mask) : hash_(secret, kGram), key_mask_(key_mask) {}
 
-  void insert(const SegmentTable& segments, uint32_t slot, const Digest& domain);
-  void erase(const SegmentTable& segments, uint32_t slot, const Digest& domain);
+  enum class Age { kNew, kOld };  // kOld: it comes behind all others that have a key of its
+  // Nothing happens where it is there already.
+  void insert(SegmentTable& segments, uint32_t slot, const Digest& domain, Age age = Age::kNew);
+  void erase(SegmentTable& segments, uint32_t slot, const Digest& domain);
   // Of a segment that is about to keep its first `tokens` tokens. It costs what is cut.
-  void truncate(const SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens);
+  void truncate(SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens);
 
   struct Query {
     std::span<const int32_t> prompt;
@@ -53,13 +55,13 @@ class NearIndex {
   // neighbours, or hold the segment whole. Some may overlap or be inside others.
   std::vector<Candidate> find(const SegmentTable& segments, const Query& query, SearchCost& cost) const;
 
-  size_t bytes() const;
+  size_t bytes() const { return minima_.bytes(); }
   size_t postings() const { return minima_.size(); }
   int64_t changes() const { return changes_; }
 
  private:
   class Search;
-  void add(std::span<const int32_t> ids, uint32_t slot, const Digest& domain);
+  void add(std::span<const int32_t> ids, const Digest& domain, Age age, uint32_t slot, std::vector<uint32_t>& nodes);
   void remove(uint64_t key, uint32_t node);
   template <class Visitor>
   void each_minimum(std::span<const int32_t> ids, const Digest& domain, Visitor&& visitor) const;
@@ -67,8 +69,7 @@ class NearIndex {
   RollingHash hash_;
   uint64_t key_mask_;
   PostingTable minima_;
-  int64_t changes_ = 0;                       // postings that came and went
-  std::vector<std::vector<uint32_t>> nodes_;  // by slot of the segment: its postings, in order
+  int64_t changes_ = 0;  // postings that came and went
 };
 
 }  // namespace kvilt

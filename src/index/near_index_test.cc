@@ -185,7 +185,10 @@ TEST_F(NearIndexTest, NothingIsKeptBeforeItIsAskedFor) {
       index->insert(id, {.tokens = part(text, begin, begin + 100), .domain = domain});
     }
     index->erase(2);
-    if (index == &later) index->keep_near();
+    if (index == &later) {
+      index->keep_near();
+      EXPECT_FALSE(index->near_more(1000));
+    }
     EXPECT_EQ(index->find_near({prompt, all, {}, kLeast, kTogether}, domain).empty(), index == &never);
   }
   EXPECT_EQ(asked.find_near({prompt, all, {}, kLeast, kTogether}, asked.domain("m", "", "")),
@@ -193,6 +196,47 @@ TEST_F(NearIndexTest, NothingIsKeptBeforeItIsAskedFor) {
   EXPECT_EQ(never.near_postings(), 0u);
   EXPECT_GT(asked.bytes(), never.bytes());
   EXPECT_EQ(asked.near_postings(), later.near_postings());
+}
+
+// What was there before near duplicates were asked for comes a part at a time, the newest first, while segments come, go
+// and are cut. At its end the index finds what one finds that was asked from the start.
+TEST_F(NearIndexTest, WhatWasThereBeforeComesInParts) {
+  ContentIndex late(HashSecret::fixed(1));
+  const DomainId domain = late.domain("model", "space", "salt");
+  std::vector<Ids> texts{{}};
+  const auto both = [&](auto&& step) { step(index_), step(late); };
+  const auto put = [&](SegmentId id) {
+    texts.push_back(fresh(400));
+    both([&](ContentIndex& to) { to.insert(id, {.tokens = texts.back(), .domain = domain_}); });
+  };
+  ASSERT_EQ(domain, domain_);
+  for (SegmentId id = 1; id <= 40; ++id) put(id);
+  const auto found_late = [&](SegmentId id) {
+    const Ids prompt = changed(texts[id]);
+    const Runs all = whole(prompt.size());
+    return !late.find_near({prompt, all, {}, kLeast, kTogether}, domain).empty();
+  };
+  late.keep_near();
+  EXPECT_EQ(late.near_postings(), 0u);
+  ASSERT_TRUE(late.near_more(1000));
+  EXPECT_TRUE(found_late(40));
+  EXPECT_FALSE(found_late(1)) << "power: it is not there yet";
+  both([&](ContentIndex& to) { to.erase(40), to.erase(2), to.truncate(39, 100), to.truncate(3, 100); });
+  put(41), put(42), put(43);  // two of them have slots of those that left, one of which is yet to come
+  EXPECT_TRUE(found_late(43));
+  int parts = 1;
+  for (; late.near_more(1000); ++parts) {
+    ASSERT_LE(late.near_postings(), static_cast<size_t>(parts + 5) * 400) << "a part is no more than was asked for";
+  }
+  EXPECT_GT(parts, 10);
+  EXPECT_EQ(late.near_postings(), index_.near_postings());
+  for (SegmentId id = 1; id <= 43; ++id) {
+    const Ids prompt = changed(texts[id], 60);
+    const Runs all = whole(prompt.size());
+    EXPECT_EQ(late.find_near({prompt, all, {}, kLeast, kTogether}, domain), near(prompt)) << id;
+  }
+  for (SegmentId id = 1; id <= 43; ++id) late.erase(id);
+  EXPECT_EQ(late.near_postings(), 0u);
 }
 
 // However a segment is cut, it is found as if it had never been longer; and only what is cut costs anything.
@@ -392,6 +436,7 @@ TEST(NearProperty, AnyOrderOfStepsIsAsBruteForce) {
       }
       if (id == 30) index.keep_near();
       if (!index.keeps_near()) continue;
+      while (index.near_more(100)) continue;
       Ids prompt = texts[random() % texts.size()];
       const Ids& more = texts[random() % texts.size()];
       prompt.insert(prompt.end(), more.begin(), more.end());

@@ -50,6 +50,12 @@ struct MarkEntry {
   uint32_t node = 0;
 };
 
+// What near_index.h keeps of a segment.
+struct NearLink {
+  bool there = false;
+  std::vector<uint32_t> nodes;  // its postings, in order
+};
+
 struct SegmentRecord {
   SegmentId id = 0;
   SegmentInfo info;
@@ -57,6 +63,7 @@ struct SegmentRecord {
   std::vector<uint32_t> window_nodes;
   std::vector<MarkEntry> marks;  // by begin, then end
   ChainLink chain;
+  NearLink near;
 
   int32_t size() const { return static_cast<int32_t>(info.tokens.size()); }
 };
