@@ -171,8 +171,9 @@ class ContentCache {
 
   // From now on the listener hears what can be found (index/index_listener.h). It must outlive the cache.
   void listen(IndexListener* listener);
-  // A part more of what was known before near duplicates were asked for first (ContentIndex::near_more); nothing if all is.
+  // A part more of what was known before near duplicates were asked for first (ContentIndex::near_more).
   void near_more() { index_.near_more(kNearTokens); }
+  bool near_waits() const { return index_.near_waits(); }  // parts are left
   // Tells it everything again, a part at a time: see ContentIndex.
   void tell_again() { index_.tell_again(); }
   bool tell_more() { return index_.tell_more(kTellTokens); }
@@ -211,7 +212,7 @@ class ContentCache {
 
  private:
   static constexpr int64_t kTellTokens = 1 << 14;  // in one step of the engine: well below a millisecond
-  static constexpr int64_t kNearTokens = 1 << 15;  // about a millisecond
+  static constexpr int64_t kNearTokens = 1 << 12;  // some milliseconds, where a table of postings grows meanwhile
   struct Parent {
     SegmentId segment = 0;
     int32_t tokens = 0;

@@ -93,7 +93,7 @@ void EngineLoop::run() {
     if (scheduler_.idle() || waits || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
       const auto called = [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); };
-      if (waits || scheduler_.idle()) {
+      if ((waits || scheduler_.idle()) && !parts_.cache->near_waits()) {
         if (const auto at = waits ? patience_ends() : idle_work_at()) {
           wake_.wait_for(lock, *at - Clock::now(), called);
         } else {

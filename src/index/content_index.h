@@ -107,6 +107,7 @@ class ContentIndex {
   // nothing.
   void keep_near();
   bool near_more(int64_t tokens);
+  bool near_waits() const { return near_left_ > 0; }
   bool keeps_near() const { return near_.has_value(); }
   size_t near_postings() const { return near_ ? near_->postings() : 0; }
   int64_t near_changes() const { return near_ ? near_->changes() : 0; }  // of its postings, for tests
