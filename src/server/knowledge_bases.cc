@@ -253,43 +253,45 @@ Result<KnowledgeDocumentPtr> KnowledgeBases::find(const std::string& tenant, con
   return found->second.second;
 }
 
-Status KnowledgeBases::fill(const std::string& tenant, Json& body) const {
+// What an entry of a chat's documents stands for.
+Result<std::vector<KnowledgeDocumentPtr>> KnowledgeBases::named(const std::string& tenant, const Json& entry) const {
+  const Json name = entry["knowledge_base"], id = entry.value("id", Json());
+  if (!name.is_string() || !(id.is_null() || id.is_string()))
+    return error(Code::kInvalidArgument, "'knowledge_base' and 'id' must be strings");
+  if (entry.contains("text") || entry.contains("content"))
+    return error(Code::kInvalidArgument, "names a knowledge base and has a text too: send one of them");
+  if (id.is_null()) return documents(tenant, name.get<std::string>());
+  KVILT_ASSIGN(KnowledgeDocumentPtr one, find(tenant, name.get<std::string>(), id.get<std::string>()));
+  return std::vector<KnowledgeDocumentPtr>{std::move(one)};
+}
+
+Status KnowledgeBases::fill(const std::string& tenant, Json& body, FunctionRef<bool(size_t bytes)> has_room) const {
   if (!body.is_object()) return {};
   const auto entries = body.find("documents");
   const auto refers = [](const Json& entry) { return entry.is_object() && entry.contains("knowledge_base"); };
   if (entries == body.end() || !entries->is_array() || std::ranges::none_of(*entries, refers)) return {};
-  Json filled = Json::array();
+  std::map<size_t, std::vector<KnowledgeDocumentPtr>> asked;  // by the entry's place
   size_t bytes = 0;
-  const auto take = [&](const KnowledgeDocument& document) {
-    bytes += document.bytes();
-    if (bytes <= limits_.asked_bytes) filled.push_back(as_document(document));
-  };
   for (size_t i = 0; i < entries->size() && bytes <= limits_.asked_bytes; ++i) {
-    Json& entry = (*entries)[i];
-    if (!refers(entry)) {
-      filled.push_back(std::move(entry));
-      continue;
-    }
-    const std::string path = fmt::format("documents[{}]", i);
-    const Json name = entry["knowledge_base"], id = entry.value("id", Json());
-    if (!name.is_string() || !(id.is_null() || id.is_string()))
-      return error(Code::kInvalidArgument, "{}: 'knowledge_base' and 'id' must be strings", path);
-    if (entry.contains("text") || entry.contains("content"))
-      return error(Code::kInvalidArgument, "{}: names a knowledge base and has a text too: send one of them", path);
-    const auto named = [&](const Error& why) { return error(why.code, "{}: {}", path, why.message); };
-    if (id.is_string()) {
-      const auto found = find(tenant, name.get<std::string>(), id.get<std::string>());
-      if (!found.ok()) return named(found.error());
-      take(*found.value());
-      continue;
-    }
-    const auto all = documents(tenant, name.get<std::string>());
-    if (!all.ok()) return named(all.error());
-    for (const KnowledgeDocumentPtr& document : all.value()) take(*document);
+    if (!refers((*entries)[i])) continue;
+    auto found = named(tenant, (*entries)[i]);
+    if (!found.ok()) return error(found.error().code, "documents[{}]: {}", i, found.error().message);
+    for (const KnowledgeDocumentPtr& document : found.value()) bytes += document->bytes();
+    asked.emplace(i, std::move(found.value()));
   }
   if (bytes > limits_.asked_bytes) {
     return error(Code::kTooLong, "documents: those of knowledge bases have more than {} MiB; name fewer",
                  limits_.asked_bytes >> 20);
+  }
+  if (!has_room(bytes)) return error(Code::kUnavailable, "other large requests are being read: try again soon");
+  Json filled = Json::array();
+  for (size_t i = 0; i < entries->size(); ++i) {
+    const auto documents = asked.find(i);
+    if (documents == asked.end()) {
+      filled.push_back(std::move((*entries)[i]));
+      continue;
+    }
+    for (const KnowledgeDocumentPtr& document : documents->second) filled.push_back(as_document(*document));
   }
   *entries = std::move(filled);
   return {};

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/mutex.h"
 #include "kvilt/result.h"
 #include "server/json_fields.h"
@@ -73,7 +74,8 @@ class KnowledgeBases {
 
   // Entries of body["documents"] of the form {"knowledge_base": NAME, "id": ID} become that document, those without an
   // id all of the base. Each counts as a hit. body: a chat's; what is wrong with other entries is not seen here.
-  Status fill(const std::string& tenant, Json& body) const;
+  // has_room: is asked once, before a text is copied, with the bytes of all of them. kUnavailable: it said no.
+  Status fill(const std::string& tenant, Json& body, FunctionRef<bool(size_t bytes)> has_room) const;
 
  private:
   struct Base {
@@ -91,6 +93,7 @@ class KnowledgeBases {
   const Base* find_base(const std::string& tenant, const std::string& name) const KVILT_REQUIRES(mutex_);
   void add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document) KVILT_REQUIRES(mutex_);
   void take_out(Shelf& shelf, Base& base, const std::string& id) KVILT_REQUIRES(mutex_);
+  Result<std::vector<KnowledgeDocumentPtr>> named(const std::string& tenant, const Json& entry) const;
 
   const std::string folder_;
   const KnowledgeLimits limits_;

@@ -53,6 +53,8 @@ std::vector<std::string> ids(const KnowledgeBases& bases, const std::string& ten
 
 using Ids = std::vector<std::string>;
 
+const auto any_room = [](size_t) { return true; };
+
 TEST(KnowledgeBases, DocumentsComeAndGo) {
   const auto bases = opened("");
   ASSERT_TRUE(bases->create("a", "rivers").ok());
@@ -78,8 +80,8 @@ TEST(KnowledgeBases, TenantsHaveTheirOwn) {
   EXPECT_EQ(bases->find("b", "rivers", "elbe").error().code, Code::kNotFound);
   EXPECT_EQ(bases->erase("b", "rivers").error().code, Code::kNotFound);
   Json body = {{"documents", {{{"knowledge_base", "rivers"}, {"id", "elbe"}}}}};
-  EXPECT_EQ(bases->fill("b", body).error().code, Code::kNotFound);
-  EXPECT_TRUE(bases->fill("a", body).ok()) << "power";
+  EXPECT_EQ(bases->fill("b", body, any_room).error().code, Code::kNotFound);
+  EXPECT_TRUE(bases->fill("a", body, any_room).ok()) << "power";
   EXPECT_TRUE(bases->create("b", "rivers").ok()) << "names are each tenant's own";
 }
 
@@ -124,7 +126,7 @@ TEST(KnowledgeBases, AChatNamesThem) {
   ASSERT_TRUE(bases->put("a", "rivers", {document("elbe", "1,094 km", "Elbe"), document("rhine", "1,233 km")}).ok());
   Json body = Json::parse(R"({"documents": [{"text": "own"}, {"knowledge_base": "rivers", "id": "rhine"},
                                             {"knowledge_base": "rivers"}]})");
-  ASSERT_TRUE(bases->fill("a", body).ok());
+  ASSERT_TRUE(bases->fill("a", body, any_room).ok());
   EXPECT_EQ(body["documents"], Json::parse(R"([{"text": "own"}, {"text": "1,233 km"},
                                               {"text": "1,094 km", "title": "Elbe"}, {"text": "1,233 km"}])"));
   EXPECT_EQ(bases->info("a", "rivers")->hits, 3u);
@@ -132,12 +134,12 @@ TEST(KnowledgeBases, AChatNamesThem) {
                             R"([{"knowledge_base": "rivers", "id": "elbe", "text": "mine"}])",
                             R"([{"knowledge_base": "lakes"}])", R"([{"knowledge_base": "rivers", "id": "nile"}])"}) {
     Json bad = {{"documents", Json::parse(wrong)}};
-    const Status filled = bases->fill("a", bad);
+    const Status filled = bases->fill("a", bad, any_room);
     ASSERT_FALSE(filled.ok()) << wrong;
     EXPECT_TRUE(filled.error().message.starts_with("documents[0]")) << filled.error().message;
   }
   Json none = Json::parse(R"({"documents": [{"text": "own"}]})"), same = none;
-  EXPECT_TRUE(bases->fill("a", none).ok());
+  EXPECT_TRUE(bases->fill("a", none, any_room).ok());
   EXPECT_EQ(none, same);
 }
 
@@ -146,9 +148,32 @@ TEST(KnowledgeBases, WhatOneChatNamesIsBounded) {
   ASSERT_TRUE(bases->create("a", "x").ok());
   ASSERT_TRUE(bases->put("a", "x", {document("1", std::string(60, 't')), document("2", std::string(60, 't'))}).ok());
   Json body = {{"documents", {{{"knowledge_base", "x"}}}}};
-  EXPECT_EQ(bases->fill("a", body).error().code, Code::kTooLong);
+  EXPECT_EQ(bases->fill("a", body, any_room).error().code, Code::kTooLong);
   Json one = {{"documents", {{{"knowledge_base", "x"}, {"id", "1"}}}}};
-  EXPECT_TRUE(bases->fill("a", one).ok()) << "power";
+  EXPECT_TRUE(bases->fill("a", one, any_room).ok()) << "power";
+}
+
+TEST(KnowledgeBases, RoomIsAskedForBeforeTextsAreCopied) {
+  const auto bases = opened("");
+  ASSERT_TRUE(bases->create("a", "x").ok());
+  ASSERT_TRUE(bases->put("a", "x", {document("1", std::string(60, 't')), document("2", std::string(80, 't'))}).ok());
+  const Json asked = Json::parse(R"({"documents": [{"knowledge_base": "x"}, {"knowledge_base": "x", "id": "2"}]})");
+  Json body = asked;
+  std::vector<size_t> bytes;
+  const auto no_room = [&](size_t all) {
+    bytes.push_back(all);
+    return false;
+  };
+  const Status refused = bases->fill("a", body, no_room);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kUnavailable);
+  EXPECT_EQ(bytes, (std::vector<size_t>{61 + 81 + 81}));
+  EXPECT_EQ(body, asked);
+  EXPECT_EQ(bases->info("a", "x")->hits, 0u);
+  Json own = Json::parse(R"({"documents": [{"text": "own"}]})");
+  EXPECT_TRUE(bases->fill("a", own, no_room).ok()) << "nobody is asked about what was sent";
+  EXPECT_TRUE(bases->fill("a", body, any_room).ok()) << "power";
+  EXPECT_EQ(body["documents"].size(), 3u);
 }
 
 TEST(KnowledgeBases, SurviveARestart) {

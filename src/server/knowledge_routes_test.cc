@@ -1,6 +1,9 @@
 // Knowledge bases over loopback, serving the fake engine.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "server/knowledge_bases.h"
 #include "server/live_server_for_test.h"
 
 namespace kvilt::server {
@@ -108,6 +111,65 @@ TEST(KnowledgeRoutes, WrongBodiesAreNamed) {
   post(running, documents, {{"documents", one}});
   EXPECT_EQ(read(running.client().Get(documents))["data"].size(), 1u) << "power";
   EXPECT_EQ(running.client().Delete(kBases)->status, 405);
+}
+
+// Renders nothing until it is let go.
+class HeldPrompts : public FakeEngine {
+ public:
+  Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const override {
+    ++begun;
+    while (held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return FakeEngine::chat_prompt({{"messages", request.at("messages")}});
+  }
+  mutable std::atomic<int> begun{0};
+  std::atomic<bool> held{true};
+};
+
+// A base on disk with one text, as an earlier server left it.
+class FolderWithBase {
+ public:
+  explicit FolderWithBase(size_t bytes) : path_(testing::TempDir() + "kvilt_knowledge_routes") {
+    std::filesystem::remove_all(path_);
+    const auto bases = KnowledgeBases::open(path_);
+    auto document = std::make_shared<KnowledgeDocument>();
+    document->id = "all";
+    document->text = std::string(bytes, 't');
+    EXPECT_TRUE(bases.ok() && bases.value()->create("", "rivers").ok());
+    EXPECT_TRUE(bases.value()->put("", "rivers", {document}).ok());
+  }
+  ~FolderWithBase() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
+
+// What a chat names counts as what it sends: of two with 9 MiB each one is taken apart, and the other waits.
+TEST(KnowledgeRoutes, NamedTextsWaitAtTheMemoryGate) {
+  const FolderWithBase folder(size_t{9} << 20);
+  const auto engine = std::make_shared<HeldPrompts>();
+  ServerOptions options;
+  options.knowledge_dir = folder.path();
+  LiveServer running({}, options, false);
+  running.server->attach(engine);
+  const std::string chat = R"({"max_tokens": 1, "messages": [{"role": "user", "content": "how long?"}])";
+  const std::string named = chat + R"(, "documents": [{"knowledge_base": "rivers"}]})";
+  RawClient first(running.server->port()), second(running.server->port()), small(running.server->port());
+  first.send(request("/v1/chat/completions", named));
+  ASSERT_TRUE(eventually([&] { return engine->begun == 1; }));
+  second.send(request("/v1/chat/completions", named));
+  small.send(request("/v1/chat/completions", chat + "}"));
+  EXPECT_TRUE(eventually([&] { return engine->begun == 2; })) << "power: what names nothing does not wait";
+  second.close();  // it leaves the line, and nobody has rendered it
+  const auto refused = [&] {
+    return running.client().Get("/metrics")->body.find("http_responses_total{status=\"503\"} 1") != std::string::npos;
+  };
+  EXPECT_TRUE(eventually(refused));
+  EXPECT_EQ(engine->begun, 2);
+  engine->held = false;
+  EXPECT_NE(first.receive("200 OK").find("200 OK"), std::string::npos);
+  EXPECT_NE(small.receive("200 OK").find("200 OK"), std::string::npos);
+  EXPECT_EQ(running.post("/v1/chat/completions", named)->status, 200) << "there is room again";
 }
 
 TEST(KnowledgeRoutes, TenantsDoNotSeeEachOther) {
