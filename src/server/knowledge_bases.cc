@@ -67,8 +67,9 @@ Status KnowledgeBases::check_name(std::string_view what, std::string_view name, 
                most == kMaxId ? " or ':'" : "");
 }
 
-Result<std::unique_ptr<KnowledgeBases>> KnowledgeBases::open(const std::string& folder, KnowledgeLimits limits) {
-  std::unique_ptr<KnowledgeBases> out(new KnowledgeBases(folder, limits));
+Result<std::unique_ptr<KnowledgeBases>> KnowledgeBases::open(const std::string& folder, KnowledgeLimits limits,
+                                                             KnowledgeJournal::Sync sync) {
+  std::unique_ptr<KnowledgeBases> out(new KnowledgeBases(folder, limits, std::move(sync)));
   if (folder.empty()) return out;
   KVILT_TRY(out->lock_.take(folder));
   KVILT_TRY(out->load());
@@ -94,7 +95,7 @@ Status KnowledgeBases::load() {
       return error(Code::kCorrupt, "neither 'put' nor 'remove'");
     };
     KnowledgeJournal::Owner owner;
-    KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line));
+    KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line, sync_));
     if (!base.journal) continue;  // it was never there
     base.created = owner.created;
     Shelf& shelf = shelves_[owner.tenant];
@@ -130,47 +131,58 @@ void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
   base.by_id.erase(found);
 }
 
+KnowledgeBases::Base* KnowledgeBases::Shelf::find(const std::string& name) {
+  const auto found = bases.find(name);
+  return found == bases.end() ? nullptr : &found->second;
+}
+
+KnowledgeBases::Shelf* KnowledgeBases::find_shelf(const std::string& tenant) {
+  MutexLock lock(mutex_);
+  const auto found = shelves_.find(tenant);
+  return found == shelves_.end() ? nullptr : &found->second;
+}
+
 Status KnowledgeBases::create(const std::string& tenant, const std::string& name) {
   KVILT_TRY(check_name("name", name, kMaxName));
-  MutexLock lock(mutex_);
-  if (find_base(tenant, name)) return error(Code::kInvalidArgument, "name: knowledge base '{}' is there already", name);
   if (limits_.bases == 0)
     return error(Code::kUnsupported, "this server keeps no texts, so no knowledge bases (--keep-no-text)");
-  Shelf& shelf = shelves_[tenant];
-  if (shelf.bases.size() >= limits_.bases)
+  Shelf* shelf = nullptr;
+  {
+    MutexLock lock(mutex_);
+    shelf = &shelves_[tenant];
+  }
+  MutexLock changing(shelf->changes);
+  if (shelf->find(name)) return error(Code::kInvalidArgument, "name: knowledge base '{}' is there already", name);
+  if (shelf->bases.size() >= limits_.bases)
     return error(Code::kOverLimit, "there are {} knowledge bases already: delete one first", limits_.bases);
   Base base;
   base.created = static_cast<int64_t>(std::time(nullptr));
   if (!folder_.empty()) {
-    KVILT_ASSIGN(base.journal, KnowledgeJournal::create(folder_, {tenant, name, base.created}));
+    KVILT_ASSIGN(base.journal, KnowledgeJournal::create(folder_, {tenant, name, base.created}, sync_));
   }
-  shelf.bases.emplace(name, std::move(base));
+  MutexLock lock(mutex_);
+  shelf->bases.emplace(name, std::move(base));
   return {};
 }
 
 Status KnowledgeBases::erase(const std::string& tenant, const std::string& name) {
+  Shelf* const shelf = find_shelf(tenant);
+  if (!shelf) return no_base(name);
+  MutexLock changing(shelf->changes);
+  const Base* const base = shelf->find(name);
+  if (!base) return no_base(name);
+  if (base->journal) base->journal->forget();
+  decltype(shelf->bases)::node_type gone;  // it ends behind the lock
   MutexLock lock(mutex_);
-  if (!find_base(tenant, name)) return no_base(name);
-  Shelf& shelf = shelves_[tenant];
-  const auto base = shelf.bases.find(name);
-  if (base->second.journal) base->second.journal->forget();
-  shelf.bytes -= base->second.bytes;
-  shelf.bases.erase(base);
+  shelf->bytes -= base->bytes;
+  gone = shelf->bases.extract(name);
   return {};
 }
 
-Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
-                           std::vector<KnowledgeDocumentPtr> documents) {
-  std::string lines;
+Status KnowledgeBases::check_room(const Shelf& shelf, const Base& base,
+                                  const std::vector<KnowledgeDocumentPtr>& documents) const {
   std::map<std::string_view, size_t> bytes_of;  // by id; the last of one id stays
-  for (const KnowledgeDocumentPtr& document : documents) {
-    bytes_of[document->id] = document->bytes();
-    lines += put_line(*document);
-  }
-  MutexLock lock(mutex_);
-  if (!find_base(tenant, name)) return no_base(name);
-  Shelf& shelf = shelves_[tenant];
-  Base& base = shelf.bases.find(name)->second;
+  for (const KnowledgeDocumentPtr& document : documents) bytes_of[document->id] = document->bytes();
   size_t bytes = 0, left = limits_.bytes - std::min(limits_.bytes, shelf.bytes), fresh = 0;
   for (const auto& [id, size] : bytes_of) {
     bytes += size;
@@ -183,20 +195,37 @@ Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
   }
   if (base.by_id.size() + fresh > limits_.documents)
     return error(Code::kOverLimit, "documents: a knowledge base has {} at most", limits_.documents);
-  if (base.journal) KVILT_TRY(base.journal->append(lines));
-  for (KnowledgeDocumentPtr& document : documents) add(shelf, base, std::move(document));
+  return {};
+}
+
+Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
+                           std::vector<KnowledgeDocumentPtr> documents) {
+  Shelf* const shelf = find_shelf(tenant);
+  if (!shelf) return no_base(name);
+  MutexLock changing(shelf->changes);
+  Base* const base = shelf->find(name);
+  if (!base) return no_base(name);
+  KVILT_TRY(check_room(*shelf, *base, documents));
+  if (base->journal) {
+    std::string lines;
+    for (const KnowledgeDocumentPtr& document : documents) lines += put_line(*document);
+    KVILT_TRY(base->journal->append(lines));
+  }
+  MutexLock lock(mutex_);
+  for (KnowledgeDocumentPtr& document : documents) add(*shelf, *base, std::move(document));
   return {};
 }
 
 Status KnowledgeBases::remove(const std::string& tenant, const std::string& name, const std::string& id) {
+  Shelf* const shelf = find_shelf(tenant);
+  if (!shelf) return no_base(name);
+  MutexLock changing(shelf->changes);
+  Base* const base = shelf->find(name);
+  if (!base) return no_base(name);
+  if (!base->by_id.contains(id)) return no_document(name, id);
+  if (base->journal) KVILT_TRY(base->journal->append(dump({{"remove", id}}) + "\n"));
   MutexLock lock(mutex_);
-  const Base* found = find_base(tenant, name);
-  if (!found) return no_base(name);
-  if (!found->by_id.contains(id)) return no_document(name, id);
-  Shelf& shelf = shelves_[tenant];
-  Base& base = shelf.bases.find(name)->second;
-  if (base.journal) KVILT_TRY(base.journal->append(dump({{"remove", id}}) + "\n"));
-  take_out(shelf, base, id);
+  take_out(*shelf, *base, id);
   return {};
 }
 

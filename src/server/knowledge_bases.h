@@ -5,7 +5,10 @@
 // Invariants: a tenant's bases are found by that tenant alone. With a folder every change is on disk before it is there
 //             (knowledge_journal.h): what was acknowledged survives a crash, and a change that cannot be written is an
 //             error that changes nothing.
-// Threads:    all methods from any thread. Documents are immutable; whoever holds one keeps it.
+// Threads:    all methods from any thread. Documents are immutable; whoever holds one keeps it. Of a tenant one change is
+//             made at a time (Shelf::changes), and only that is held while a disk works: who reads, and other tenants,
+//             do not wait for it.
+// Locks:      Shelf::changes before mutex_.
 // Cost:       texts are in memory, `bytes` a tenant at most. A change is an fsync.
 #pragma once
 
@@ -52,7 +55,9 @@ class KnowledgeBases {
  public:
   // folder: is made if it is not there, and belongs to one process at a time; empty: everything is forgotten at the end.
   // kIo, kCorrupt: names the file.
-  static Result<std::unique_ptr<KnowledgeBases>> open(const std::string& folder, KnowledgeLimits limits = {});
+  // sync: as fdatasync().
+  static Result<std::unique_ptr<KnowledgeBases>> open(const std::string& folder, KnowledgeLimits limits = {},
+                                                      KnowledgeJournal::Sync sync = KnowledgeJournal::system_sync());
 
   // Names of bases: letters, digits, '-', '_', '.', up to 64 bytes; ids of documents: also ':', up to 128.
   static Status check_name(std::string_view what, std::string_view name, size_t most);
@@ -82,14 +87,20 @@ class KnowledgeBases {
     int64_t created = 0;
     std::map<std::string, std::pair<uint64_t, KnowledgeDocumentPtr>> by_id;  // with the number of its arrival
     size_t bytes = 0;
-    std::unique_ptr<KnowledgeJournal> journal;  // null without a folder
+    std::unique_ptr<KnowledgeJournal> journal;  // null without a folder; used by who holds the shelf's `changes`
   };
-  struct Shelf {  // of a tenant
+  // Of a tenant. Changed by who holds both locks: who holds one of them finds it as it was.
+  struct Shelf {
+    Mutex changes;
     std::map<std::string, Base> bases;
     size_t bytes = 0;
+    Base* find(const std::string& name);
   };
-  KnowledgeBases(std::string folder, KnowledgeLimits limits) : folder_(std::move(folder)), limits_(limits) {}
+  KnowledgeBases(std::string folder, KnowledgeLimits limits, KnowledgeJournal::Sync sync)
+      : folder_(std::move(folder)), limits_(limits), sync_(std::move(sync)) {}
   Status load();
+  Shelf* find_shelf(const std::string& tenant);  // null: nobody made a base there
+  Status check_room(const Shelf& shelf, const Base& base, const std::vector<KnowledgeDocumentPtr>& documents) const;
   const Base* find_base(const std::string& tenant, const std::string& name) const KVILT_REQUIRES(mutex_);
   void add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document) KVILT_REQUIRES(mutex_);
   void take_out(Shelf& shelf, Base& base, const std::string& id) KVILT_REQUIRES(mutex_);
@@ -97,9 +108,10 @@ class KnowledgeBases {
 
   const std::string folder_;
   const KnowledgeLimits limits_;
+  const KnowledgeJournal::Sync sync_;
   FolderLock lock_;
   mutable Mutex mutex_;
-  std::map<std::string, Shelf> shelves_ KVILT_GUARDED_BY(mutex_);  // by tenant
+  std::map<std::string, Shelf> shelves_ KVILT_GUARDED_BY(mutex_);  // by tenant; one that was made stays
   uint64_t arrivals_ KVILT_GUARDED_BY(mutex_) = 0;
 };
 

@@ -4,10 +4,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 namespace kvilt::server {
 namespace {
@@ -268,6 +272,65 @@ TEST(KnowledgeBases, DamageIsNamed) {
   }
   std::ofstream(file, std::ios::trunc) << whole;
   EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1"})) << "power";
+}
+
+// A disk that works on one tenant's change until it is let go, though not for ever.
+class HeldSync {
+ public:
+  KnowledgeJournal::Sync hook() {
+    return [this](int file) {
+      if (armed.exchange(false)) {
+        std::unique_lock lock(mutex_);
+        inside = true;
+        changed_.notify_all();
+        changed_.wait_for(lock, std::chrono::seconds(20), [&] { return free_; });
+        inside = false;
+      }
+      return ::fdatasync(file);
+    };
+  }
+  void wait_until_inside() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] { return inside.load(); });
+  }
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    free_ = true;
+    changed_.notify_all();
+  }
+  std::atomic<bool> armed{false}, inside{false};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool free_ = false;
+};
+
+TEST(KnowledgeBases, ASlowDiskHoldsNobodyElse) {
+  const Folder folder;
+  HeldSync sync;
+  auto opening = KnowledgeBases::open(folder.path(), {}, sync.hook());
+  ASSERT_TRUE(opening.ok());
+  KnowledgeBases& bases = *opening.value();
+  ASSERT_TRUE(bases.create("a", "x").ok() && bases.create("b", "x").ok());
+  ASSERT_TRUE(bases.put("a", "x", {document("1", "one")}).ok());
+  sync.armed = true;
+  Status slow;
+  std::thread writer([&] { slow = bases.put("a", "x", {document("2", "two")}); });
+  sync.wait_until_inside();
+  EXPECT_TRUE(bases.put("b", "x", {document("1", "one")}).ok());
+  EXPECT_TRUE(bases.create("b", "y").ok());
+  EXPECT_TRUE(bases.remove("b", "x", "1").ok());
+  EXPECT_TRUE(bases.erase("b", "y").ok());
+  EXPECT_EQ(ids(bases, "a", "x"), (Ids{"1"})) << "it is not on disk, so it is not there";
+  EXPECT_EQ(bases.list("a").size(), 1u);
+  Json chat = {{"documents", {{{"knowledge_base", "x"}}}}};
+  EXPECT_TRUE(bases.fill("a", chat, any_room).ok());
+  EXPECT_TRUE(sync.inside) << "all of this went on beside it";
+  sync.let_go();
+  writer.join();
+  EXPECT_TRUE(slow.ok());
+  EXPECT_EQ(ids(bases, "a", "x"), (Ids{"1", "2"}));
 }
 
 // A full disk, as a limit of the file's size: the change is refused, what was there stays, and goes on.

@@ -116,11 +116,12 @@ std::vector<std::string> KnowledgeJournal::files(const std::string& folder) {
   return out;
 }
 
-Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::string& folder, const Owner& owner) {
+Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::string& folder, const Owner& owner,
+                                                                   const Sync& sync) {
   const std::string path = folder + "/" + file_name(owner);
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly);
   if (file < 0) return system_error(path);
-  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, 0));
+  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, sync));
   Status written = out->append(head_line(owner));
   if (written.ok()) written = sync_folder(folder);
   if (!written.ok()) {
@@ -131,10 +132,11 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::st
 }
 
 Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::string& path, Owner& owner,
-                                                                 const std::function<Status(const Json&)>& line) {
+                                                                 const std::function<Status(const Json&)>& line,
+                                                                 const Sync& sync) {
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return system_error(path);
-  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, 0));
+  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, sync));
   KVILT_ASSIGN(const std::string text, read_all(file, path));
   int number = 0;
   size_t at = 0;
@@ -160,6 +162,10 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::stri
   return out;
 }
 
+KnowledgeJournal::Sync KnowledgeJournal::system_sync() {
+  return [](int file) { return ::fdatasync(file); };
+}
+
 KnowledgeJournal::~KnowledgeJournal() { ::close(file_); }
 
 Status KnowledgeJournal::append(std::string_view lines) {
@@ -174,7 +180,7 @@ Status KnowledgeJournal::append(std::string_view lines) {
     }
     done += static_cast<size_t>(n);
   }
-  if (::fdatasync(file_) != 0) {
+  if (sync_(file_) != 0) {
     const Error why = system_error(path_);
     (void)!::ftruncate(file_, static_cast<off_t>(size_));
     return why;

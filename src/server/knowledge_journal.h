@@ -3,7 +3,7 @@
 //             read whole at the start. What a crash left of a last line is cut off; a file whose first line it cut short
 //             was never acknowledged, and is deleted.
 // Invariants: a line that could not be written whole is taken back, so that the next one begins a line.
-// Threads:    one at a time (KnowledgeBases has a lock).
+// Threads:    one at a time (KnowledgeBases has a lock for each tenant).
 // Not here:   KV on disk.
 #pragma once
 
@@ -43,12 +43,17 @@ class KnowledgeJournal {
     std::string tenant, name;
     int64_t created = 0;
   };
+  // As fdatasync(); tests have another one.
+  using Sync = std::function<int(int file)>;
+  static Sync system_sync();
   // A new file. kIo.
-  static Result<std::unique_ptr<KnowledgeJournal>> create(const std::string& folder, const Owner& owner);
+  static Result<std::unique_ptr<KnowledgeJournal>> create(const std::string& folder, const Owner& owner,
+                                                          const Sync& sync);
   // An existing one: each line but the first goes to `line`, in order. Null: a crash left no whole first line; the file
   // is deleted then, and a warning says so. kCorrupt: names file and line.
   static Result<std::unique_ptr<KnowledgeJournal>> open(const std::string& path, Owner& owner,
-                                                        const std::function<Status(const Json&)>& line);
+                                                        const std::function<Status(const Json&)>& line,
+                                                        const Sync& sync);
   static std::vector<std::string> files(const std::string& folder);
 
   KnowledgeJournal(const KnowledgeJournal&) = delete;
@@ -60,10 +65,12 @@ class KnowledgeJournal {
   void forget();  // the file is deleted
 
  private:
-  KnowledgeJournal(std::string path, int file, int64_t size) : path_(std::move(path)), file_(file), size_(size) {}
+  KnowledgeJournal(std::string path, int file, Sync sync)
+      : path_(std::move(path)), sync_(std::move(sync)), file_(file) {}
   const std::string path_;
+  const Sync sync_;
   const int file_;
-  int64_t size_;
+  int64_t size_ = 0;
 };
 
 }  // namespace kvilt::server
