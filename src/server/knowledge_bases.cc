@@ -1,6 +1,7 @@
 #include "server/knowledge_bases.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <ctime>
@@ -11,6 +12,8 @@
 
 namespace kvilt::server {
 namespace {
+
+constexpr size_t kLeastDead = size_t{64} << 10;  // less is not worth a second file
 
 Error no_base(const std::string& name) {
   return error(Code::kNotFound, "there is no knowledge base '{}': POST /v1/knowledge_bases makes one",
@@ -48,6 +51,10 @@ Result<KnowledgeDocumentPtr> read_put(const Json& put) {
   return KnowledgeDocumentPtr(document);
 }
 
+bool same(const KnowledgeDocument& a, const KnowledgeDocument& b) {
+  return a.text == b.text && a.title == b.title && a.tokens == b.tokens;
+}
+
 Json as_document(const KnowledgeDocument& document) {
   ++document.hits;
   Json out = {{"text", document.text}};
@@ -56,6 +63,15 @@ Json as_document(const KnowledgeDocument& document) {
 }
 
 }  // namespace
+
+std::vector<KnowledgeDocumentPtr> KnowledgeBases::in_order(const Base& base) {
+  std::vector<std::pair<uint64_t, KnowledgeDocumentPtr>> all;
+  for (const auto& [id, entry] : base.by_id) all.push_back(entry);
+  std::ranges::sort(all, {}, &std::pair<uint64_t, KnowledgeDocumentPtr>::first);
+  std::vector<KnowledgeDocumentPtr> out;
+  for (auto& [number, document] : all) out.push_back(std::move(document));
+  return out;
+}
 
 Status KnowledgeBases::check_name(std::string_view what, std::string_view name, size_t most) {
   const auto fits = [&](char c) {
@@ -76,26 +92,61 @@ Result<std::unique_ptr<KnowledgeBases>> KnowledgeBases::open(const std::string& 
   return out;
 }
 
+// Reads one file.
+Status KnowledgeBases::load(const std::string& path, KnowledgeJournal::Owner& owner, Base& base) {
+  Shelf read;
+  std::map<std::string, size_t> lines;  // bytes of those that hold, by their document
+  size_t dead = 0;
+  const auto line = [&](const Json& change, size_t bytes) KVILT_REQUIRES(mutex_) -> Status {
+    if (!change.is_object()) return error(Code::kCorrupt, "this is no object");
+    if (const auto put = change.find("put"); put != change.end() && put->is_object()) {
+      KVILT_ASSIGN(KnowledgeDocumentPtr document, read_put(*put));
+      dead += std::exchange(lines[document->id], bytes);
+      add(read, base, std::move(document));
+      return {};
+    }
+    if (const auto id = change.find("remove"); id != change.end() && id->is_string()) {
+      const auto removed = lines.extract(id->get<std::string>());
+      dead += bytes + (removed ? removed.mapped() : 0);
+      take_out(read, base, id->get<std::string>());
+      return {};
+    }
+    return error(Code::kCorrupt, "neither 'put' nor 'remove'");
+  };
+  KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line, sync_));
+  const bool mostly_dead = base.journal && dead >= kLeastDead && 2 * dead > static_cast<size_t>(base.journal->size());
+  return mostly_dead ? write_anew(owner, base) : Status();
+}
+
+// Where the disk has no room for it, the old file goes on.
+Status KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& base) const {
+  auto written = [&]() -> Result<std::unique_ptr<KnowledgeJournal>> {
+    KVILT_ASSIGN(auto anew, base.journal->begin_again(owner));
+    Status done;
+    for (const KnowledgeDocumentPtr& document : in_order(base)) {
+      if (done.ok()) done = anew->add(put_line(*document));
+    }
+    if (done.ok()) done = anew->sync();
+    if (done.ok()) return anew;
+    anew->forget();
+    return done.error();
+  }();
+  if (!written.ok()) {
+    spdlog::warn("{}: it is mostly void lines, and could not be written anew", written.error().message);
+    return {};
+  }
+  // What is written into a file that may not be in its place is lost by a crash: this ends the start.
+  KVILT_TRY(written.value()->take_place());
+  base.journal = std::move(written.value());
+  return {};
+}
+
 Status KnowledgeBases::load() {
   MutexLock lock(mutex_);
   for (const std::string& path : KnowledgeJournal::files(folder_)) {
-    Shelf read;
     Base base;
-    const auto line = [&](const Json& change) KVILT_REQUIRES(mutex_) -> Status {
-      if (!change.is_object()) return error(Code::kCorrupt, "this is no object");
-      if (const auto put = change.find("put"); put != change.end() && put->is_object()) {
-        KVILT_ASSIGN(KnowledgeDocumentPtr document, read_put(*put));
-        add(read, base, std::move(document));
-        return {};
-      }
-      if (const auto id = change.find("remove"); id != change.end() && id->is_string()) {
-        take_out(read, base, id->get<std::string>());
-        return {};
-      }
-      return error(Code::kCorrupt, "neither 'put' nor 'remove'");
-    };
     KnowledgeJournal::Owner owner;
-    KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line, sync_));
+    KVILT_TRY(load(path, owner, base));
     if (!base.journal) continue;  // it was never there
     base.created = owner.created;
     Shelf& shelf = shelves_[owner.tenant];
@@ -206,6 +257,14 @@ Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
   Base* const base = shelf->find(name);
   if (!base) return no_base(name);
   KVILT_TRY(check_room(*shelf, *base, documents));
+  std::map<std::string, const KnowledgeDocument*> last;  // by id
+  for (const KnowledgeDocumentPtr& document : documents) last[document->id] = document.get();
+  std::erase_if(documents, [&](const KnowledgeDocumentPtr& document) {
+    const auto old = base->by_id.find(document->id);
+    const bool known = old != base->by_id.end() && same(*old->second.second, *document);
+    return known || last[document->id] != document.get();
+  });
+  if (documents.empty()) return {};
   if (base->journal) {
     std::string lines;
     for (const KnowledgeDocumentPtr& document : documents) lines += put_line(*document);
@@ -264,12 +323,7 @@ Result<std::vector<KnowledgeDocumentPtr>> KnowledgeBases::documents(const std::s
   MutexLock lock(mutex_);
   const Base* base = find_base(tenant, name);
   if (!base) return no_base(name);
-  std::vector<std::pair<uint64_t, KnowledgeDocumentPtr>> all;
-  for (const auto& [id, entry] : base->by_id) all.push_back(entry);
-  std::ranges::sort(all, {}, &std::pair<uint64_t, KnowledgeDocumentPtr>::first);
-  std::vector<KnowledgeDocumentPtr> out;
-  for (auto& [number, document] : all) out.push_back(std::move(document));
-  return out;
+  return in_order(*base);
 }
 
 Result<KnowledgeDocumentPtr> KnowledgeBases::find(const std::string& tenant, const std::string& name,

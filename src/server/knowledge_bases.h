@@ -70,7 +70,8 @@ class KnowledgeBases {
   Result<KnowledgeBaseInfo> info(const std::string& tenant, const std::string& name) const;
   Status erase(const std::string& tenant, const std::string& name);
 
-  // All of them or none; a document takes the place of one with its id. kOverLimit: they do not fit.
+  // All of them or none; a document takes the place of one with its id, where it is another one: else that one stays as
+  // it is, in its place and with its hits, and nothing is written. kOverLimit: they do not fit.
   Status put(const std::string& tenant, const std::string& name, std::vector<KnowledgeDocumentPtr> documents);
   Status remove(const std::string& tenant, const std::string& name, const std::string& id);
   // In the order in which they came.
@@ -99,6 +100,9 @@ class KnowledgeBases {
   KnowledgeBases(std::string folder, KnowledgeLimits limits, KnowledgeJournal::Sync sync)
       : folder_(std::move(folder)), limits_(limits), sync_(std::move(sync)) {}
   Status load();
+  Status load(const std::string& path, KnowledgeJournal::Owner& owner, Base& base) KVILT_REQUIRES(mutex_);
+  Status write_anew(const KnowledgeJournal::Owner& owner, Base& base) const KVILT_REQUIRES(mutex_);
+  static std::vector<KnowledgeDocumentPtr> in_order(const Base& base);
   Shelf* find_shelf(const std::string& tenant);  // null: nobody made a base there
   Status check_room(const Shelf& shelf, const Base& base, const std::vector<KnowledgeDocumentPtr>& documents) const;
   const Base* find_base(const std::string& tenant, const std::string& name) const KVILT_REQUIRES(mutex_);

@@ -201,6 +201,100 @@ TEST(KnowledgeBases, SurviveARestart) {
   EXPECT_EQ(bases->list("a").size(), 1u);
 }
 
+TEST(KnowledgeBases, AnEqualDocumentIsNotWritten) {
+  const Folder folder;
+  const auto bases = opened(folder.path());
+  ASSERT_TRUE(bases->create("a", "x").ok());
+  ASSERT_TRUE(bases->put("a", "x", {document("1", "one", "title"), document("2", "two")}).ok());
+  Json chat = {{"documents", {{{"knowledge_base", "x"}, {"id", "1"}}}}};
+  ASSERT_TRUE(bases->fill("a", chat, any_room).ok());
+  const auto size = [&] { return fs::file_size(folder.only_file()); };
+  const auto before = size();
+  EXPECT_TRUE(bases->put("a", "x", {document("1", "one", "title")}).ok());
+  EXPECT_EQ(size(), before);
+  EXPECT_EQ(ids(*bases, "a", "x"), (Ids{"1", "2"})) << "as it is on disk";
+  EXPECT_EQ(bases->find("a", "x", "1").value()->hits, 1u);
+  EXPECT_TRUE(bases->put("a", "x", {document("1", "one", "title"), document("3", "three")}).ok());
+  const auto grown = size();
+  EXPECT_GT(grown, before);
+  EXPECT_LT(grown, before + 2 * (before / 3)) << "one line, of three of about a length";
+  for (const auto& other : {document("1", "one", "other title"), document("1", "eins", "other title")}) {
+    const auto was = size();
+    EXPECT_TRUE(bases->put("a", "x", {other}).ok());
+    EXPECT_GT(size(), was) << "power";
+  }
+  EXPECT_EQ(ids(*bases, "a", "x"), (Ids{"2", "3", "1"}));
+}
+
+// Fills a base with documents that others took the place of, or that were removed.
+void change_often(KnowledgeBases& bases, int times) {
+  for (int i = 0; i < times; ++i)
+    EXPECT_TRUE(bases.put("a", "x", {document("1", std::to_string(i) + std::string(20'000, 't'))}).ok());
+  EXPECT_TRUE(bases.put("a", "x", {document("2", "two"), document("0", "zero"), document("gone", "x")}).ok());
+  EXPECT_TRUE(bases.remove("a", "x", "gone").ok());
+}
+
+TEST(KnowledgeBases, WhatIsMostlyVoidIsWrittenAnew) {
+  const Folder folder;
+  const auto size = [&] { return fs::file_size(folder.only_file()); };
+  const auto last = std::to_string(9) + std::string(20'000, 't');
+  {
+    const auto bases = opened(folder.path());
+    ASSERT_TRUE(bases->create("a", "x").ok());
+    change_often(*bases, 10);
+    EXPECT_GT(size(), 200'000u);
+  }
+  for (int start = 0; start < 3; ++start) {
+    std::ofstream(folder.only_file() + ".new") << "what a crash left aside";
+    const auto bases = opened(folder.path());
+    EXPECT_LT(size(), 22'000u) << start;
+    EXPECT_FALSE(fs::exists(folder.only_file() + ".new"));
+    EXPECT_EQ(bases->find("a", "x", "1").value()->text, last);
+    Ids expected{"1", "2", "0"};
+    for (int i = 0; i < start; ++i) expected.push_back("more" + std::to_string(i));
+    EXPECT_EQ(ids(*bases, "a", "x"), expected);
+    EXPECT_TRUE(bases->put("a", "x", {document("more" + std::to_string(start), "m")}).ok()) << "and it goes on";
+  }
+}
+
+TEST(KnowledgeBases, WhatIsMostlyAliveStays) {
+  const Folder folder;
+  {
+    const auto bases = opened(folder.path());
+    ASSERT_TRUE(bases->create("a", "x").ok());
+    change_often(*bases, 5);
+    ASSERT_TRUE(bases->put("a", "x", {document("alive", std::string(150'000, 't'))}).ok());
+  }
+  const auto before = fs::file_size(folder.only_file());
+  (void)opened(folder.path());
+  EXPECT_EQ(fs::file_size(folder.only_file()), before);
+}
+
+// A disk without room for a second file: the first one goes on.
+TEST(KnowledgeBases, WithoutRoomTheOldFileGoesOn) {
+  const Folder folder;
+  {
+    const auto bases = opened(folder.path());
+    ASSERT_TRUE(bases->create("a", "x").ok());
+    change_often(*bases, 10);
+  }
+  const auto before = fs::file_size(folder.only_file());
+  rlimit all;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &all), 0);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {4096, all.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  auto bases = opened(folder.path());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &all), 0);
+  EXPECT_EQ(fs::file_size(folder.only_file()), before);
+  EXPECT_FALSE(fs::exists(folder.only_file() + ".new"));
+  EXPECT_EQ(ids(*bases, "a", "x"), (Ids{"1", "2", "0"}));
+  EXPECT_TRUE(bases->put("a", "x", {document("3", "three")}).ok());
+  bases.reset();
+  EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1", "2", "0", "3"}));
+  EXPECT_LT(fs::file_size(folder.only_file()), before) << "power: with room it was written anew";
+}
+
 TEST(KnowledgeBases, OneProcessAFolder) {
   const Folder folder;
   const auto bases = opened(folder.path());
