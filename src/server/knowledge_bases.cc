@@ -65,11 +65,8 @@ Json as_document(const KnowledgeDocument& document) {
 }  // namespace
 
 std::vector<KnowledgeDocumentPtr> KnowledgeBases::in_order(const Base& base) {
-  std::vector<std::pair<uint64_t, KnowledgeDocumentPtr>> all;
-  for (const auto& [id, entry] : base.by_id) all.push_back(entry);
-  std::ranges::sort(all, {}, &std::pair<uint64_t, KnowledgeDocumentPtr>::first);
   std::vector<KnowledgeDocumentPtr> out;
-  for (auto& [number, document] : all) out.push_back(std::move(document));
+  for (const auto& [number, document] : base.by_arrival) out.push_back(document);
   return out;
 }
 
@@ -170,7 +167,8 @@ void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document
   shelf.bytes += document->bytes();
   base.bytes += document->bytes();
   const std::string id = document->id;
-  base.by_id[id] = {++arrivals_, std::move(document)};
+  base.by_arrival[++arrivals_] = document;
+  base.by_id[id] = {arrivals_, std::move(document)};
 }
 
 void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
@@ -179,6 +177,7 @@ void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
   const size_t bytes = found->second.second->bytes();
   shelf.bytes -= bytes;
   base.bytes -= bytes;
+  base.by_arrival.erase(found->second.first);
   base.by_id.erase(found);
 }
 
@@ -324,6 +323,25 @@ Result<std::vector<KnowledgeDocumentPtr>> KnowledgeBases::documents(const std::s
   const Base* base = find_base(tenant, name);
   if (!base) return no_base(name);
   return in_order(*base);
+}
+
+Result<KnowledgeBases::Page> KnowledgeBases::page(const std::string& tenant, const std::string& name,
+                                                  const std::string& after, size_t limit) const {
+  MutexLock lock(mutex_);
+  const Base* base = find_base(tenant, name);
+  if (!base) return no_base(name);
+  auto next = base->by_arrival.begin();
+  if (!after.empty()) {
+    const auto found = base->by_id.find(after);
+    if (found == base->by_id.end())
+      return error(Code::kInvalidArgument, "after: knowledge base '{}' has no document '{}'", name,
+                   after.substr(0, kMaxId));
+    next = base->by_arrival.upper_bound(found->second.first);
+  }
+  Page out;
+  for (; next != base->by_arrival.end() && out.documents.size() < limit; ++next) out.documents.push_back(next->second);
+  out.more = next != base->by_arrival.end();
+  return out;
 }
 
 Result<KnowledgeDocumentPtr> KnowledgeBases::find(const std::string& tenant, const std::string& name,

@@ -74,6 +74,13 @@ class KnowledgeBases {
   // it is, in its place and with its hits, and nothing is written. kOverLimit: they do not fit.
   Status put(const std::string& tenant, const std::string& name, std::vector<KnowledgeDocumentPtr> documents);
   Status remove(const std::string& tenant, const std::string& name, const std::string& id);
+  // A page of them: `limit` at most, behind the one with the id `after`, or from the first on where it is empty.
+  // kInvalidArgument: there is no `after`.
+  struct Page {
+    std::vector<KnowledgeDocumentPtr> documents;
+    bool more = false;
+  };
+  Result<Page> page(const std::string& tenant, const std::string& name, const std::string& after, size_t limit) const;
   // In the order in which they came.
   Result<std::vector<KnowledgeDocumentPtr>> documents(const std::string& tenant, const std::string& name) const;
   Result<KnowledgeDocumentPtr> find(const std::string& tenant, const std::string& name, const std::string& id) const;
@@ -87,6 +94,7 @@ class KnowledgeBases {
   struct Base {
     int64_t created = 0;
     std::map<std::string, std::pair<uint64_t, KnowledgeDocumentPtr>> by_id;  // with the number of its arrival
+    std::map<uint64_t, KnowledgeDocumentPtr> by_arrival;
     size_t bytes = 0;
     std::unique_ptr<KnowledgeJournal> journal;  // null without a folder; used by who holds the shelf's `changes`
   };

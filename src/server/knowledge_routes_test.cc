@@ -69,6 +69,47 @@ TEST(KnowledgeRoutes, AChatNamesDocumentsInsteadOfSendingThem) {
   EXPECT_NE(error["error"]["message"].get<std::string>().find("lakes"), std::string::npos);
 }
 
+TEST(KnowledgeRoutes, DocumentsAreListedInPages) {
+  LiveServer running;
+  post(running, kBases, {{"name", "rivers"}});
+  const std::string documents = std::string(kBases) + "/rivers/documents";
+  const auto list = [&](const std::string& query, int status = 200) {
+    return read(running.client().Get(documents + query), status);
+  };
+  EXPECT_EQ(list("?limit=2"), Json::parse(R"({"object": "list", "data": [], "first_id": null, "last_id": null,
+                                              "has_more": false})"));
+  Json five = Json::array();
+  for (const char* id : {"po", "elbe", "oder", "rhine", "aare"}) five.push_back({{"id", id}, {"text", id}});
+  post(running, documents, {{"documents", five}});
+  const auto ids = [](const Json& page) {
+    std::string out;
+    for (const Json& one : page["data"]) out += one["id"].get<std::string>() + " ";
+    return out;
+  };
+  const Json all = list("");
+  EXPECT_EQ(ids(all), "po elbe oder rhine aare ") << "all, as before there were pages";
+  EXPECT_EQ(all["has_more"], false);
+  std::string seen, after;
+  for (int page = 0; page < 3; ++page) {
+    const Json part = list("?limit=2" + after);
+    EXPECT_EQ(part["first_id"], part["data"].front()["id"]);
+    EXPECT_EQ(part["last_id"], part["data"].back()["id"]);
+    EXPECT_EQ(part["has_more"], page < 2);
+    seen += ids(part);
+    after = "&after=" + part["last_id"].get<std::string>();
+  }
+  EXPECT_EQ(seen, ids(all));
+  EXPECT_EQ(ids(list("?after=oder")), "rhine aare ");
+  EXPECT_EQ(ids(list("?after=aare&limit=100000")), "");
+  for (const char* wrong : {"0", "-1", "x", "2x", "", "100001", "99999999999999999999999"}) {
+    const Json refused = list(std::string("?limit=") + wrong, 400);
+    EXPECT_EQ(refused["error"]["param"], "limit") << wrong;
+  }
+  EXPECT_EQ(list("?after=nile", 400)["error"]["param"], "after");
+  EXPECT_EQ(read(running.client().Get(std::string(kBases) + "/lakes/documents?limit=1"), 404)["error"]["param"],
+            "name");
+}
+
 // What is in a base is frozen, and thawed when it leaves: by its own name alone.
 TEST(KnowledgeRoutes, DocumentsAreFrozenWhileTheyAreThere) {
   LiveServer running;
