@@ -10,7 +10,8 @@
 //             has all of what it names a prefix.
 // Invariants: the engine thread never waits for the tier while requests run: writes are queued as far as their queue
 //             has room, else dropped; a request whose KV is being read waits, and others pass; for a shared tier it waits
-//             no longer than computing would take. A part on its way has pages, which it gives back where
+//             no longer than computing would take, for a disk that gives nothing for five seconds no longer, and until
+//             that disk goes on nobody asks it. A part on its way has pages, which it gives back where
 //             somebody else lacks them (give_way()). Approximate KV goes back to the domain that it came from. No error of
 //             the tier is one of a request: what cannot be read is computed.
 // Threads:    the engine thread; the tier is used by the I/O thread alone, once attach() was called.
@@ -90,7 +91,8 @@ class DiskCache {
   bool give_way();
   // Something is being read or waits for that.
   bool busy() const { return loading_ > 0; }
-  // Of a shared tier: reads that took too long are no longer waited for. True: there were some.
+  // Reads that took too long, and of a disk those behind one that does not come back, are no longer waited for, and give
+  // their pages back. True: there were some.
   bool give_up_late();
   // When give_up_late() is to be called, where somebody waits.
   std::optional<Clock::time_point> patience_ends() const;
@@ -103,9 +105,10 @@ class DiskCache {
   void read_always() {
     reads_always_ = true;
   }  // and wait, also where computing is faster as far as is known; for tests
-  void copy_at_once(int64_t bytes) { copied_at_once_ = bytes; }  // at most; for tests
-  int64_t tokens_hashed() const { return tokens_hashed_; }       // of what was continued; for tests
-  int64_t forgotten() const { return forgotten_; }               // pieces, one by one; for tests
+  void disk_patience(std::chrono::milliseconds patience) { disk_patience_ = patience; }  // for tests
+  void copy_at_once(int64_t bytes) { copied_at_once_ = bytes; }                          // at most; for tests
+  int64_t tokens_hashed() const { return tokens_hashed_; }  // of what was continued; for tests
+  int64_t forgotten() const { return forgotten_; }          // pieces, one by one; for tests
 
   // Adds what the tier holds of these tenants, and their shares of it. Any thread.
   void add_parts(std::vector<TenantPool>& tenants) const;
@@ -143,7 +146,7 @@ class DiskCache {
     uint64_t epoch = 0;
     int64_t bytes = 0;
     std::shared_ptr<Fetch> fetch;
-    Clock::time_point until = Clock::time_point::max();  // nobody waits any longer
+    Clock::time_point until = Clock::time_point::max();  // nobody waits any longer; for a disk see ends()
     OwnerId owner = 0;
     ChainEnd reach = {};                         // of the prompt, as much as memory had when it was looked last
     std::unique_ptr<Layered> layered = nullptr;  // null: it is read chunk by chunk
@@ -241,6 +244,9 @@ class DiskCache {
   bool is_there(const Part& part) const;
   bool pays(const std::vector<Part>& parts) const;
   Clock::time_point patience_for(const std::vector<Part>& parts) const;
+  Clock::time_point ends(const Loading& loading) const;
+  bool hangs() const;
+  void drop(const std::shared_ptr<Loading>& loading);
   std::shared_ptr<const Fetch> begin(const Question& question, std::vector<Part> parts);
   void read(const std::shared_ptr<Loading>& loading, const Part& part);
   void refuse(const Part& part, const Error& why);
@@ -291,6 +297,8 @@ class DiskCache {
   int64_t tokens_hashed_ = 0, forgotten_ = 0;
   bool short_of_room_ = false;  // of the last one that was to be stored something had no room
   PrefillPace pace_;
+  Clock::duration disk_patience_ = std::chrono::seconds(5);
+  std::atomic<Clock::time_point> moved_{};     // when a disk's last read or write ended
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte
   Clock::time_point refused_at_ = {};          // when it was last looked whether reading pays
   std::atomic<int64_t> bytes_{0}, pieces_{0};  // as the tier says

@@ -116,6 +116,7 @@ Status DiskCache::read_layers(const std::shared_ptr<Loading>& loading, Run layer
 Status DiskCache::read_blocks(Layered& to, const Layered::Each& each, int32_t chunk, Run layers) {
   std::vector<std::byte> bytes = buffers_.take();
   const Status read = tier_->get_blocks(each.part.id, chunk, layers, bytes);
+  moved_ = Clock::now();
   const Arriving& into = each.arriving;
   const Run run = chunk_run(chunk, each.tokens);
   const size_t size = bytes.size() / static_cast<size_t>(layers.size());

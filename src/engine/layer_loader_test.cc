@@ -29,6 +29,11 @@ class LayerLoaderTest : public LoaderTest {
 };
 
 TEST_F(LayerLoaderTest, LayersComeInOrderAndThenItIsCached) {
+  {  // the pool may have another test's memory, which held the same values
+    const auto all = table_for_rows(cache->store(), rope, {0, kTokens + 200});
+    const std::vector<std::byte> other(static_cast<size_t>(kTokens + 200) * kShape.token_bytes(), std::byte{9});
+    copy_rows_in(*all, {0, kTokens + 200}, other, {0, kTokens + 200});
+  }
   const auto wanted = fetch();
   ASSERT_TRUE(wanted);
   ASSERT_EQ(wanted->coming.parts.size(), 1u);
@@ -110,6 +115,30 @@ TEST_F(LayerLoaderTest, WhatNobodyWaitsForIsNotReadOn) {
   while (!watched.expired()) run_one();
   EXPECT_LE(tier->reads(), 5);
   EXPECT_EQ(used(), 0);
+}
+
+TEST_F(LayerLoaderTest, ADiskThatHangsIsNotWaitedFor) {
+  store->disk_patience(std::chrono::milliseconds(1));
+  const auto wanted = fetch();
+  ASSERT_EQ(wanted->coming.parts.size(), 1u);
+  tier->give(3);
+  ASSERT_TRUE(run_one());
+  EXPECT_EQ(wanted->coming.layers, 1);
+  EXPECT_GT(used(), 0) << "power";
+  while (!store->give_up_late()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(wanted->coming.broken && wanted->late) << "whoever runs on it starts again";
+  EXPECT_EQ(store->stats().late, 1u);
+  EXPECT_EQ(used(), 0);
+  EXPECT_FALSE(fetch());
+  const auto of_others = table_for_rows(cache->store(), rope, {0, kTokens});  // in pages that it had
+  const std::vector<std::byte> theirs(static_cast<size_t>(kTokens) * kShape.token_bytes(), std::byte{7});
+  copy_rows_in(*of_others, {0, kTokens}, theirs, {0, kTokens});
+  tier->give(100);
+  while (store->busy()) run_one();
+  std::vector<std::byte> after(theirs.size());
+  copy_rows_out(cache->store(), *of_others->publish({0, kTokens}), {0, kTokens}, after);
+  EXPECT_EQ(after, theirs) << "the late block was dropped";
+  EXPECT_EQ(prefix(prompt), 0);
 }
 
 // The server stops: what is read belongs to nobody, and its pages go with the store.

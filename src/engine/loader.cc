@@ -118,14 +118,24 @@ std::vector<DiskCache::Part> DiskCache::missing(const Question& q, const Content
 }
 
 // A request waits as long as computing would take, or a tenth of the tier's own patience where that is longer. A disk
-// it waits for.
+// it waits for while that goes on.
 Clock::time_point DiskCache::patience_for(const std::vector<Part>& parts) const {
-  if (!sharing_ || reads_always_) return Clock::time_point::max();
+  if (reads_always_) return Clock::time_point::max();
+  if (!sharing_) return Clock::now() + disk_patience_;
   int64_t tokens = 0;
   for (const Part& part : parts) tokens += part.count;
   const std::chrono::duration<double> patience = sharing_->patience;
   const auto wait = pace_.known() ? std::max(pace_.time_for(tokens), patience / 10) : patience;
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+}
+
+Clock::time_point DiskCache::ends(const Loading& loading) const {
+  return sharing_ ? loading.until : std::max(loading.until, moved_.load() + disk_patience_);
+}
+
+// A disk has not come back from what was given up: whoever asked it would wait in vain.
+bool DiskCache::hangs() const {
+  return !sharing_ && std::ranges::any_of(awaited_, [](const auto& loading) { return loading->fetch->late; });
 }
 
 // All chunks that hold a token of it are read whole.
@@ -144,7 +154,7 @@ bool DiskCache::pays(const std::vector<Part>& parts) const {
 }
 
 std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCache::Found& found) {
-  if (index_->segments() == 0 || (!q.wanted.prefix && !q.wanted.pieces) || !tier_->ready()) return nullptr;
+  if (index_->segments() == 0 || (!q.wanted.prefix && !q.wanted.pieces) || !tier_->ready() || hangs()) return nullptr;
   std::vector<Part> parts = missing(q, found);
   if (parts.empty()) {
     ++stats_.misses;
@@ -215,11 +225,13 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
   try {
     const auto wanted = [&] {
       if (loading->fetch.use_count() == 1) loading->fetch->left = true;
-      return !arriving->refused && !loading->fetch->left && Clock::now() < loading->until;
+      return !arriving->refused && !loading->fetch->left && (!sharing_ || Clock::now() < loading->until);
     };
     for (int32_t i = first; i <= last && wanted(); ++i) {
       auto chunk = std::make_shared<std::vector<std::byte>>(buffers_.take());
-      if (const Status got = tier_->get(part.id, i, *chunk); !got.ok()) {
+      const Status got = tier_->get(part.id, i, *chunk);
+      moved_ = Clock::now();
+      if (!got.ok()) {
         failed = got.error();
         break;
       }
@@ -274,7 +286,7 @@ Run DiskCache::lacking(Loading& loading, const Part& part, int32_t end) const {
 // One chunk is there. What is no longer wanted, or has no room, gives its pages back at once.
 void DiskCache::place(Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
                       const std::shared_ptr<Arriving>& to) {
-  if (to->refused || std::exchange(to->gap, true)) return;
+  if (to->refused || (!sharing_ && loading.fetch->late) || std::exchange(to->gap, true)) return;
   to->refused = !copy_in(loading, part, chunk, bytes, *to);
   to->gap = false;
   arriving_ = to;
@@ -341,17 +353,31 @@ void DiskCache::adopt(Loading& loading, const Part& part, const Arriving& from, 
 bool DiskCache::give_up_late() {
   bool late = false;
   for (const auto& loading : awaited_) {
-    if (loading->fetch->done || Clock::now() < loading->until) continue;
+    if (loading->fetch->done || Clock::now() < ends(*loading)) continue;
     loading->fetch->done = loading->fetch->late = late = true;
     ++stats_.late;
+    if (!sharing_) drop(loading);
   }
   return late;
+}
+
+// Of a disk that hangs nothing is wanted that it gives later. The I/O thread reads into buffers of its own, and copies
+// into coming pages only under the mutex that says whether they are gone: so they are free now.
+void DiskCache::drop(const std::shared_ptr<Loading>& loading) {
+  loading->fetch->left = true;
+  if (stats_.late < 10) spdlog::warn("the disk of the cache hangs: what was read from it is computed instead");
+  if (layered_ == loading) {
+    drop_layered(true);
+  } else if (const auto given = std::exchange(arriving_, nullptr)) {  // of it, or of one before it, which is as late
+    given->refused = true;
+    given->table.reset();
+  }
 }
 
 std::optional<Clock::time_point> DiskCache::patience_ends() const {
   std::optional<Clock::time_point> out;
   for (const auto& loading : awaited_) {
-    if (!loading->fetch->done) out = std::min(out.value_or(loading->until), loading->until);
+    if (!loading->fetch->done) out = std::min(out.value_or(ends(*loading)), ends(*loading));
   }
   return out;
 }

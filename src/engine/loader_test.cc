@@ -132,6 +132,71 @@ TEST_F(LoaderTest, WhatComesTooLateIsGivenUp) {
   EXPECT_EQ(store->stats().errors, 0u);
 }
 
+// A disk that hangs: who waits for it computes, nobody asks it until it goes on, and what it gives then is dropped.
+TEST_F(LoaderTest, ADiskThatHangsIsNotWaitedFor) {
+  store->disk_patience(std::chrono::hours(1));
+  auto wanted = fetch();
+  ASSERT_TRUE(wanted);
+  EXPECT_TRUE(store->patience_ends().has_value());
+  EXPECT_FALSE(store->give_up_late());
+  run_until_done(*wanted);
+  EXPECT_FALSE(wanted->late) << "power: with patience it is waited for";
+  EXPECT_EQ(prefix(prompt), kTokens);
+
+  cache->clear();
+  store->disk_patience(std::chrono::milliseconds(1));
+  wanted = fetch();
+  ASSERT_TRUE(wanted);
+  tier->give(1);
+  ASSERT_TRUE(run_one());
+  while (!store->give_up_late()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(wanted->done && wanted->late);
+  EXPECT_EQ(store->stats().late, 1u);
+  EXPECT_EQ(used(), 0) << "its pages are free, though it has not come back";
+  EXPECT_FALSE(store->patience_ends().has_value());
+  EXPECT_FALSE(store->give_up_late()) << "once";
+  EXPECT_FALSE(fetch()) << "nobody else waits for it";
+  tier->give(3);
+  while (store->busy()) run_one();
+  EXPECT_LE(tier->reads(), 5) << "the one that was being read is the last";
+  EXPECT_EQ(prefix(prompt), 0);
+  EXPECT_EQ(used(), 0);
+  EXPECT_EQ(store->stats().errors, 0u);
+  store->disk_patience(std::chrono::hours(1));
+  wanted = fetch();
+  ASSERT_TRUE(wanted) << "it goes on, and is asked again";
+  run_until_done(*wanted);
+  EXPECT_EQ(prefix(prompt), kTokens);
+
+  cache->clear();
+  store->disk_patience(std::chrono::milliseconds(1));
+  wanted = fetch();
+  ASSERT_TRUE(wanted);
+  while (!store->give_up_late()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  tier->give(1);  // the first chunk, of which nobody has pages yet
+  while (store->busy()) run_one();
+  EXPECT_EQ(prefix(prompt), 0);
+}
+
+// A slow one is waited for, as long as something comes.
+TEST_F(LoaderTest, ADiskThatIsSlowIsWaitedFor) {
+  constexpr auto kPatience = std::chrono::milliseconds(300);
+  store->disk_patience(kPatience);
+  const auto wanted = fetch();
+  ASSERT_TRUE(wanted);
+  const auto begin = Clock::now();
+  std::optional<Clock::time_point> ends = store->patience_ends();
+  for (int chunk = 0; chunk < 2; ++chunk) {
+    while (Clock::now() < begin + (chunk + 1) * kPatience / 3) std::this_thread::yield();
+    tier->give(1);
+    ASSERT_TRUE(run_one());
+    ASSERT_TRUE(store->patience_ends().has_value());
+    EXPECT_GT(*store->patience_ends(), *ends) << "it begins anew with each chunk";
+    ends = store->patience_ends();
+  }
+  run_until_done(*wanted);
+}
+
 // Others removed much, and this too: under its id the tier may have other bytes by now.
 TEST_F(LoaderTest, WhatIsGoneAndNotForgottenYetIsNotRead) {
   const auto wait_for = [this](size_t tasks) {

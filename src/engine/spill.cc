@@ -263,8 +263,11 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
 // The I/O thread.
 Status DiskCache::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
   try {
-    KVILT_TRY(tier_->put(piece, values, removed));
-    return tier_->flush();
+    Status done = tier_->put(piece, values, removed);
+    moved_ = Clock::now();
+    if (done.ok()) done = tier_->flush();
+    moved_ = Clock::now();
+    return done;
   } catch (const std::bad_alloc&) {
     return Error{Code::kExhausted, "no memory is left to write a cached piece"};
   }

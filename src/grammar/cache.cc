@@ -30,4 +30,20 @@ size_t GrammarCache::bytes() const {
   return bytes_;
 }
 
+std::optional<Error> RefusedGrammars::find(const std::string& text) {
+  MutexLock lock(mutex_);
+  const auto now = Clock::now();
+  while (!refused_.empty() && now - refused_.front().at >= kept_for_) refused_.pop_front();
+  for (const Refused& one : refused_) {
+    if (one.text == text) return one.why;
+  }
+  return std::nullopt;
+}
+
+void RefusedGrammars::add(const std::string& text, Error why) {
+  MutexLock lock(mutex_);
+  refused_.push_back({text, std::move(why), Clock::now()});
+  if (refused_.size() > kMost) refused_.pop_front();
+}
+
 }  // namespace kvilt

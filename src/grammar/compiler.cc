@@ -25,10 +25,10 @@ namespace kvilt {
 
 class Grammar {
  public:
-  Grammar(xgrammar::CompiledGrammar compiled, double mask_seconds)
-      : compiled(std::move(compiled)), mask_seconds(mask_seconds) {}
+  Grammar(xgrammar::CompiledGrammar compiled, const GrammarLimits& limits)
+      : compiled(std::move(compiled)), limits(limits) {}
   const xgrammar::CompiledGrammar compiled;
-  const double mask_seconds;  // GrammarLimits'
+  const GrammarLimits limits;  // of its matchers
 };
 
 namespace {
@@ -118,7 +118,10 @@ struct GrammarCompiler::Parts {
 };
 
 GrammarCompiler::GrammarCompiler(std::unique_ptr<Parts> parts, const GrammarLimits& limits)
-    : parts_(std::move(parts)), limits_(limits), cache_(limits.cached) {}
+    : parts_(std::move(parts)),
+      limits_(limits),
+      cache_(limits.cached),
+      refused_(std::chrono::duration<double>(limits.refused_seconds)) {}
 GrammarCompiler::~GrammarCompiler() = default;
 
 Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer& tokenizer,
@@ -149,12 +152,15 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarPar
     return error(Code::kInvalidArgument, "the constraint has {} bytes; at most {} are taken", text.size(),
                  limits_.bytes);
   if (auto found = cache_.find(text)) return found;
+  if (auto why = refused_.find(text)) return *why;
   const auto patience = std::chrono::duration<double>(limits_.seconds);
   if (!turns_.try_acquire_for(std::chrono::duration_cast<std::chrono::milliseconds>(patience)))
     return error(Code::kExhausted, "too many constraints are compiled at once; try again");
   std::optional<Result<std::shared_ptr<const Grammar>>> out;
   if (auto found = cache_.find(text)) {  // whoever was before us has compiled it
     out = std::move(found);
+  } else if (auto why = refused_.find(text)) {
+    out = *why;
   } else if (!run_on_deep_stack([&] { out = compile_new(text); })) {
     out = error(Code::kExhausted, "the system refused a thread to compile a constraint; try again");
   }
@@ -174,12 +180,14 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile_new(const std::s
     if (const std::string warning = take_grammar_warning(); !warning.empty()) return refused(warning);
     auto compiled = parts_->compiler.CompileGrammar(std::get<xgrammar::Grammar>(read));
     if (const std::string warning = take_grammar_warning(); !warning.empty()) return refused(warning);
-    return std::make_shared<const Grammar>(std::move(compiled), limits_.mask_seconds);
+    return std::make_shared<const Grammar>(std::move(compiled), limits_);
   } catch (const OverBudget& over) {
-    if (over.what_ran_out == OverBudget::What::kSize)
-      return refused(
-          fmt::format("it has more than {} states: use smaller counts and fewer alternatives", limits_.states));
-    return refused(fmt::format("it takes more than {} s: use smaller counts and fewer alternatives", limits_.seconds));
+    const std::string what = over.what_ran_out == OverBudget::What::kSize
+                                 ? fmt::format("it has more than {} states", limits_.states)
+                                 : fmt::format("it takes more than {} s", limits_.seconds);
+    const Error why = refused(what + ": use smaller counts and fewer alternatives");
+    refused_.add(text, why);
+    return why;
   } catch (const std::bad_alloc&) {
     return error(Code::kExhausted, "no memory is left to compile a constraint");
   } catch (const std::exception& e) {
@@ -188,21 +196,46 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile_new(const std::s
 }
 
 struct GrammarMatcher::Parts {
+  using Clock = std::chrono::steady_clock;
   std::shared_ptr<const Grammar> grammar;
   xgrammar::GrammarMatcher matcher;
+  int64_t tokens = 0;                       // that were taken
+  std::chrono::duration<double> used = {};  // by all steps
+
+  // For the next step, of what all steps have.
+  double left() const {
+    const GrammarLimits& limits = grammar->limits;
+    return limits.answer_seconds + static_cast<double>(tokens + 1) * limits.token_seconds - used.count();
+  }
+  Error over_budget() const {
+    const GrammarLimits& limits = grammar->limits;
+    if (left() > 0) {
+      return error(Code::kExhausted,
+                   "the constraint is too ambiguous: the next token could not be found within {} s; write its rules so "
+                   "that a text can be read in one way",
+                   limits.mask_seconds);
+    }
+    return error(Code::kExhausted,
+                 "the constraint is too ambiguous: what it allows after {} tokens took more than {} s and {} s a token "
+                 "to find; write its rules so that a text can be read in one way",
+                 tokens, limits.answer_seconds, limits.token_seconds);
+  }
 
   // A step of the matcher within its time.
   template <class Step>
   Result<decltype(std::declval<Step>()())> within_budget(Step step) {
-    const double seconds = grammar->mask_seconds;
+    const double all = left();
+    if (all <= 0) return over_budget();
+    const auto begin = Clock::now();
+    const auto count = [&] { used += Clock::now() - begin; };
     try {
-      const Budget budget(std::chrono::duration<double>(seconds), INT64_MAX);
-      return step();
+      const Budget budget(std::chrono::duration<double>(std::min(grammar->limits.mask_seconds, all)), INT64_MAX);
+      auto out = step();
+      count();
+      return out;
     } catch (const OverBudget&) {
-      return error(Code::kExhausted,
-                   "the constraint is too ambiguous: the next token could not be found within {} s; write its rules so "
-                   "that a text can be read in one way",
-                   seconds);
+      count();
+      return over_budget();
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& e) {
@@ -232,7 +265,9 @@ Status GrammarMatcher::fill(std::span<int32_t> mask) {
 }
 
 Result<bool> GrammarMatcher::accept(int32_t id) {
-  return parts_->within_budget([&] { return parts_->matcher.AcceptToken(id); });
+  auto taken = parts_->within_budget([&] { return parts_->matcher.AcceptToken(id); });
+  if (taken.ok() && *taken) ++parts_->tokens;
+  return taken;
 }
 
 Result<bool> GrammarMatcher::accept_text(std::string_view text) {

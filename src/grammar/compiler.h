@@ -1,13 +1,14 @@
 // grammar/compiler.h: grammars to masks over a model's vocabulary. Start here for src/grammar.
 // Role:       the only place that knows xgrammar (Dong et al. 2024, arXiv 2411.15100), whose exceptions stop here.
 // Idea:       a grammar is compiled once: for each state of its automata the tokens that are allowed, refused, or depend
-//             on the stack. A matcher follows one answer, and fills a mask of the tokens that may come next.
+//             on the stack. A matcher follows one answer, and fills a mask of the tokens that may come next. What took
+//             too much to compile is not compiled again for a minute.
 // Invariants: what matchers let through is a beginning of a text of the grammar; the end tokens are allowed exactly where
 //             the text may end. Control tokens are never allowed, but those that the compiler was told to know.
 // Threads:    GrammarCompiler: any, several at once. A matcher: one at a time.
 // Cost:       compiling: at most GrammarLimits::seconds of one thread; a mask: `kvilt bench constrained` measures it.
-// Limits:     a grammar is bounded in bytes, nesting, states and time, and so is the work on one mask: a grammar that is
-//             ambiguous enough to explode while it is matched ends that answer with an error.
+// Limits:     a grammar is bounded in bytes, nesting, states and time, and so is the work on one mask, and on all of an
+//             answer: a grammar that is ambiguous enough to explode while it is matched ends that answer with an error.
 #pragma once
 
 #include <atomic>
@@ -33,6 +34,9 @@ struct GrammarLimits {
   int64_t states = 400'000;   // states, edges and masks while it is compiled
   size_t cached = 256 << 20;  // bytes of all that are kept
   double mask_seconds = .25;  // to fill a mask, or to take a token
+  double answer_seconds = 2;  // for all of an answer, and for each of its tokens so much more
+  double token_seconds = .02;
+  double refused_seconds = 60;  // a text that had too many states, or took too long, is refused without a new try
 };
 
 class Grammar;  // compiled; immutable
@@ -46,7 +50,7 @@ class GrammarMatcher {
 
   // Words of 32 bits a mask has: bit id % 32 of word id / 32 says whether the token may come next.
   static size_t mask_words(int vocab) { return (static_cast<size_t>(vocab) + 31) / 32; }
-  // After an error (kExhausted: over its time) the matcher must not be used again.
+  // After an error (kExhausted: over its time, or that of all so far) the matcher must not be used again.
   Status fill(std::span<int32_t> mask);
   // Takes a token; false if it may not come here, and nothing has changed.
   Result<bool> accept(int32_t id);
@@ -89,6 +93,7 @@ class GrammarCompiler {
   std::counting_semaphore<kAtOnce> turns_{kAtOnce};
   std::atomic<uint64_t> compiled_{0};
   GrammarCache cache_;
+  RefusedGrammars refused_;
 };
 
 }  // namespace kvilt

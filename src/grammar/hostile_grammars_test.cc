@@ -210,6 +210,64 @@ TEST(HostileGrammars, TheTimeOfAStepIsBounded) {
   EXPECT_EQ(taken_of("root ::= \"a\"*"), 300) << "power: the same text, read in one way";
 }
 
+// Steps that are each within their time are together bounded too, by what the answer's tokens give.
+TEST(HostileGrammars, TheTimeOfAllStepsIsBounded) {
+  const JsonVocabulary v;
+  struct Told {
+    int taken = 0;
+    std::string why;
+  };
+  const auto match = [&](const char* ebnf, double answer_seconds, double token_seconds) {
+    const auto compiler =
+        v.compiler({.mask_seconds = 1e6, .answer_seconds = answer_seconds, .token_seconds = token_seconds});
+    const auto made = compiler->compile(GrammarPart::ebnf(ebnf));
+    EXPECT_TRUE(made.ok()) << made.error().message;
+    GrammarMatcher matcher(*made);
+    std::vector<int32_t> mask(GrammarMatcher::mask_words(v.vocab));
+    for (Told told;; ++told.taken) {
+      const Status filled = matcher.fill(mask);
+      const auto taken = filled.ok() ? matcher.accept(1 + 'a') : filled.error();
+      if (!taken.ok()) {
+        EXPECT_EQ(taken.error().code, Code::kExhausted);
+        told.why = taken.error().message;
+      }
+      if (!taken.ok() || told.taken == 300) return told;
+      EXPECT_TRUE(*taken);
+    }
+  };
+  const char* ambiguous = "root ::= s\ns ::= s s | s s s | \"a\"";
+  const char* plain = "root ::= \"a\"*";
+  const Told over = match(ambiguous, .001, 0);
+  EXPECT_LT(over.taken, 300);
+  EXPECT_NE(over.why.find("the constraint is too ambiguous"), std::string::npos) << over.why;
+  EXPECT_NE(over.why.find("took more than 0.001 s and 0 s a token"), std::string::npos) << over.why;
+  EXPECT_EQ(match(plain, 0, 0).taken, 0) << "nothing is left before the first step";
+  EXPECT_EQ(match(plain, 1e6, 0).taken, 300) << "power";
+  EXPECT_EQ(match(plain, 0, 1e6).taken, 300) << "tokens bring time";
+}
+
+// A retry costs nothing for a while, and whatever is fine goes on.
+TEST(HostileGrammars, WhatTookTooMuchIsRemembered) {
+  const JsonVocabulary v;
+  const auto many = hostile("many optional");
+  for (const auto& [limits, says] : {std::pair(GrammarLimits{.seconds = 0}, "it takes more than 0 s"),
+                                     std::pair(GrammarLimits{.seconds = 1e6, .states = 100}, "more than 100 states")}) {
+    const auto compiler = v.compiler(limits);
+    const auto first = compiler->compile(many), again = compiler->compile(many);
+    ASSERT_FALSE(first.ok() || again.ok());
+    EXPECT_NE(first.error().message.find(says), std::string::npos) << first.error().message;
+    EXPECT_EQ(again.error().message, first.error().message);
+    EXPECT_EQ(again.error().code, first.error().code);
+    EXPECT_EQ(compiler->compiled(), 1u) << "it was not tried again";
+    EXPECT_TRUE(compiler->compile(GrammarPart::word("ab")).ok());
+    EXPECT_EQ(compiler->compiled(), 2u) << "power";
+  }
+  const auto forgets = v.compiler({.seconds = 0, .refused_seconds = 0});
+  EXPECT_FALSE(forgets->compile(many).ok());
+  EXPECT_FALSE(forgets->compile(many).ok());
+  EXPECT_EQ(forgets->compiled(), 2u) << "the time is over";
+}
+
 TEST(HostileGrammars, ALargeOneIsRefusedByItsSize) {
   const JsonVocabulary v;
   const auto compiler = v.compiler({.bytes = 1000});

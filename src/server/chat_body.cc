@@ -53,8 +53,10 @@ std::optional<ApiError> settle_chat(const Service& service, const Call& call, Js
     if (auto error = set_effort(body, effort, "reasoning_effort")) return error;
   }
   if (auto error = settle_custom_tools(body)) return error;
-  const Status filled = service.knowledge().fill(call.caller.tenant->name(), body);
+  const auto has_room = [&](size_t bytes) { return service.take_room_for(call, bytes); };
+  const Status filled = service.knowledge().fill(call.caller.tenant->name(), body, has_room);
   if (filled.ok()) return std::nullopt;
+  if (filled.error().code == Code::kUnavailable) return ApiError{503, filled.error().message, "", "overloaded"};
   return api_error(filled.error(), "documents");
 }
 

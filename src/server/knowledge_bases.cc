@@ -1,6 +1,7 @@
 #include "server/knowledge_bases.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <ctime>
@@ -11,6 +12,8 @@
 
 namespace kvilt::server {
 namespace {
+
+constexpr size_t kLeastDead = size_t{64} << 10;  // less is not worth a second file
 
 Error no_base(const std::string& name) {
   return error(Code::kNotFound, "there is no knowledge base '{}': POST /v1/knowledge_bases makes one",
@@ -48,6 +51,10 @@ Result<KnowledgeDocumentPtr> read_put(const Json& put) {
   return KnowledgeDocumentPtr(document);
 }
 
+bool same(const KnowledgeDocument& a, const KnowledgeDocument& b) {
+  return a.text == b.text && a.title == b.title && a.tokens == b.tokens;
+}
+
 Json as_document(const KnowledgeDocument& document) {
   ++document.hits;
   Json out = {{"text", document.text}};
@@ -56,6 +63,12 @@ Json as_document(const KnowledgeDocument& document) {
 }
 
 }  // namespace
+
+std::vector<KnowledgeDocumentPtr> KnowledgeBases::in_order(const Base& base) {
+  std::vector<KnowledgeDocumentPtr> out;
+  for (const auto& [number, document] : base.by_arrival) out.push_back(document);
+  return out;
+}
 
 Status KnowledgeBases::check_name(std::string_view what, std::string_view name, size_t most) {
   const auto fits = [&](char c) {
@@ -67,34 +80,70 @@ Status KnowledgeBases::check_name(std::string_view what, std::string_view name, 
                most == kMaxId ? " or ':'" : "");
 }
 
-Result<std::unique_ptr<KnowledgeBases>> KnowledgeBases::open(const std::string& folder, KnowledgeLimits limits) {
-  std::unique_ptr<KnowledgeBases> out(new KnowledgeBases(folder, limits));
+Result<std::unique_ptr<KnowledgeBases>> KnowledgeBases::open(const std::string& folder, KnowledgeLimits limits,
+                                                             KnowledgeJournal::Sync sync) {
+  std::unique_ptr<KnowledgeBases> out(new KnowledgeBases(folder, limits, std::move(sync)));
   if (folder.empty()) return out;
   KVILT_TRY(out->lock_.take(folder));
   KVILT_TRY(out->load());
   return out;
 }
 
+// Reads one file.
+Status KnowledgeBases::load(const std::string& path, KnowledgeJournal::Owner& owner, Base& base) {
+  Shelf read;
+  std::map<std::string, size_t> lines;  // bytes of those that hold, by their document
+  size_t dead = 0;
+  const auto line = [&](const Json& change, size_t bytes) KVILT_REQUIRES(mutex_) -> Status {
+    if (!change.is_object()) return error(Code::kCorrupt, "this is no object");
+    if (const auto put = change.find("put"); put != change.end() && put->is_object()) {
+      KVILT_ASSIGN(KnowledgeDocumentPtr document, read_put(*put));
+      dead += std::exchange(lines[document->id], bytes);
+      add(read, base, std::move(document));
+      return {};
+    }
+    if (const auto id = change.find("remove"); id != change.end() && id->is_string()) {
+      const auto removed = lines.extract(id->get<std::string>());
+      dead += bytes + (removed ? removed.mapped() : 0);
+      take_out(read, base, id->get<std::string>());
+      return {};
+    }
+    return error(Code::kCorrupt, "neither 'put' nor 'remove'");
+  };
+  KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line, sync_));
+  const bool mostly_dead = base.journal && dead >= kLeastDead && 2 * dead > static_cast<size_t>(base.journal->size());
+  return mostly_dead ? write_anew(owner, base) : Status();
+}
+
+// Where the disk has no room for it, the old file goes on.
+Status KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& base) const {
+  auto written = [&]() -> Result<std::unique_ptr<KnowledgeJournal>> {
+    KVILT_ASSIGN(auto anew, base.journal->begin_again(owner));
+    Status done;
+    for (const KnowledgeDocumentPtr& document : in_order(base)) {
+      if (done.ok()) done = anew->add(put_line(*document));
+    }
+    if (done.ok()) done = anew->sync();
+    if (done.ok()) return anew;
+    anew->forget();
+    return done.error();
+  }();
+  if (!written.ok()) {
+    spdlog::warn("{}: it is mostly void lines, and could not be written anew", written.error().message);
+    return {};
+  }
+  // What is written into a file that may not be in its place is lost by a crash: this ends the start.
+  KVILT_TRY(written.value()->take_place());
+  base.journal = std::move(written.value());
+  return {};
+}
+
 Status KnowledgeBases::load() {
   MutexLock lock(mutex_);
   for (const std::string& path : KnowledgeJournal::files(folder_)) {
-    Shelf read;
     Base base;
-    const auto line = [&](const Json& change) KVILT_REQUIRES(mutex_) -> Status {
-      if (!change.is_object()) return error(Code::kCorrupt, "this is no object");
-      if (const auto put = change.find("put"); put != change.end() && put->is_object()) {
-        KVILT_ASSIGN(KnowledgeDocumentPtr document, read_put(*put));
-        add(read, base, std::move(document));
-        return {};
-      }
-      if (const auto id = change.find("remove"); id != change.end() && id->is_string()) {
-        take_out(read, base, id->get<std::string>());
-        return {};
-      }
-      return error(Code::kCorrupt, "neither 'put' nor 'remove'");
-    };
     KnowledgeJournal::Owner owner;
-    KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line));
+    KVILT_TRY(load(path, owner, base));
     if (!base.journal) continue;  // it was never there
     base.created = owner.created;
     Shelf& shelf = shelves_[owner.tenant];
@@ -118,7 +167,8 @@ void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document
   shelf.bytes += document->bytes();
   base.bytes += document->bytes();
   const std::string id = document->id;
-  base.by_id[id] = {++arrivals_, std::move(document)};
+  base.by_arrival[++arrivals_] = document;
+  base.by_id[id] = {arrivals_, std::move(document)};
 }
 
 void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
@@ -127,50 +177,62 @@ void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
   const size_t bytes = found->second.second->bytes();
   shelf.bytes -= bytes;
   base.bytes -= bytes;
+  base.by_arrival.erase(found->second.first);
   base.by_id.erase(found);
+}
+
+KnowledgeBases::Base* KnowledgeBases::Shelf::find(const std::string& name) {
+  const auto found = bases.find(name);
+  return found == bases.end() ? nullptr : &found->second;
+}
+
+KnowledgeBases::Shelf* KnowledgeBases::find_shelf(const std::string& tenant) {
+  MutexLock lock(mutex_);
+  const auto found = shelves_.find(tenant);
+  return found == shelves_.end() ? nullptr : &found->second;
 }
 
 Status KnowledgeBases::create(const std::string& tenant, const std::string& name) {
   KVILT_TRY(check_name("name", name, kMaxName));
-  MutexLock lock(mutex_);
-  if (find_base(tenant, name)) return error(Code::kInvalidArgument, "name: knowledge base '{}' is there already", name);
   if (limits_.bases == 0)
     return error(Code::kUnsupported, "this server keeps no texts, so no knowledge bases (--keep-no-text)");
-  Shelf& shelf = shelves_[tenant];
-  if (shelf.bases.size() >= limits_.bases)
+  Shelf* shelf = nullptr;
+  {
+    MutexLock lock(mutex_);
+    shelf = &shelves_[tenant];
+  }
+  MutexLock changing(shelf->changes);
+  if (shelf->find(name)) return error(Code::kInvalidArgument, "name: knowledge base '{}' is there already", name);
+  if (shelf->bases.size() >= limits_.bases)
     return error(Code::kOverLimit, "there are {} knowledge bases already: delete one first", limits_.bases);
   Base base;
   base.created = static_cast<int64_t>(std::time(nullptr));
   if (!folder_.empty()) {
-    KVILT_ASSIGN(base.journal, KnowledgeJournal::create(folder_, {tenant, name, base.created}));
+    KVILT_ASSIGN(base.journal, KnowledgeJournal::create(folder_, {tenant, name, base.created}, sync_));
   }
-  shelf.bases.emplace(name, std::move(base));
+  MutexLock lock(mutex_);
+  shelf->bases.emplace(name, std::move(base));
   return {};
 }
 
 Status KnowledgeBases::erase(const std::string& tenant, const std::string& name) {
+  Shelf* const shelf = find_shelf(tenant);
+  if (!shelf) return no_base(name);
+  MutexLock changing(shelf->changes);
+  const Base* const base = shelf->find(name);
+  if (!base) return no_base(name);
+  if (base->journal) base->journal->forget();
+  decltype(shelf->bases)::node_type gone;  // it ends behind the lock
   MutexLock lock(mutex_);
-  if (!find_base(tenant, name)) return no_base(name);
-  Shelf& shelf = shelves_[tenant];
-  const auto base = shelf.bases.find(name);
-  if (base->second.journal) base->second.journal->forget();
-  shelf.bytes -= base->second.bytes;
-  shelf.bases.erase(base);
+  shelf->bytes -= base->bytes;
+  gone = shelf->bases.extract(name);
   return {};
 }
 
-Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
-                           std::vector<KnowledgeDocumentPtr> documents) {
-  std::string lines;
+Status KnowledgeBases::check_room(const Shelf& shelf, const Base& base,
+                                  const std::vector<KnowledgeDocumentPtr>& documents) const {
   std::map<std::string_view, size_t> bytes_of;  // by id; the last of one id stays
-  for (const KnowledgeDocumentPtr& document : documents) {
-    bytes_of[document->id] = document->bytes();
-    lines += put_line(*document);
-  }
-  MutexLock lock(mutex_);
-  if (!find_base(tenant, name)) return no_base(name);
-  Shelf& shelf = shelves_[tenant];
-  Base& base = shelf.bases.find(name)->second;
+  for (const KnowledgeDocumentPtr& document : documents) bytes_of[document->id] = document->bytes();
   size_t bytes = 0, left = limits_.bytes - std::min(limits_.bytes, shelf.bytes), fresh = 0;
   for (const auto& [id, size] : bytes_of) {
     bytes += size;
@@ -183,20 +245,45 @@ Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
   }
   if (base.by_id.size() + fresh > limits_.documents)
     return error(Code::kOverLimit, "documents: a knowledge base has {} at most", limits_.documents);
-  if (base.journal) KVILT_TRY(base.journal->append(lines));
-  for (KnowledgeDocumentPtr& document : documents) add(shelf, base, std::move(document));
+  return {};
+}
+
+Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
+                           std::vector<KnowledgeDocumentPtr> documents) {
+  Shelf* const shelf = find_shelf(tenant);
+  if (!shelf) return no_base(name);
+  MutexLock changing(shelf->changes);
+  Base* const base = shelf->find(name);
+  if (!base) return no_base(name);
+  KVILT_TRY(check_room(*shelf, *base, documents));
+  std::map<std::string, const KnowledgeDocument*> last;  // by id
+  for (const KnowledgeDocumentPtr& document : documents) last[document->id] = document.get();
+  std::erase_if(documents, [&](const KnowledgeDocumentPtr& document) {
+    const auto old = base->by_id.find(document->id);
+    const bool known = old != base->by_id.end() && same(*old->second.second, *document);
+    return known || last[document->id] != document.get();
+  });
+  if (documents.empty()) return {};
+  if (base->journal) {
+    std::string lines;
+    for (const KnowledgeDocumentPtr& document : documents) lines += put_line(*document);
+    KVILT_TRY(base->journal->append(lines));
+  }
+  MutexLock lock(mutex_);
+  for (KnowledgeDocumentPtr& document : documents) add(*shelf, *base, std::move(document));
   return {};
 }
 
 Status KnowledgeBases::remove(const std::string& tenant, const std::string& name, const std::string& id) {
+  Shelf* const shelf = find_shelf(tenant);
+  if (!shelf) return no_base(name);
+  MutexLock changing(shelf->changes);
+  Base* const base = shelf->find(name);
+  if (!base) return no_base(name);
+  if (!base->by_id.contains(id)) return no_document(name, id);
+  if (base->journal) KVILT_TRY(base->journal->append(dump({{"remove", id}}) + "\n"));
   MutexLock lock(mutex_);
-  const Base* found = find_base(tenant, name);
-  if (!found) return no_base(name);
-  if (!found->by_id.contains(id)) return no_document(name, id);
-  Shelf& shelf = shelves_[tenant];
-  Base& base = shelf.bases.find(name)->second;
-  if (base.journal) KVILT_TRY(base.journal->append(dump({{"remove", id}}) + "\n"));
-  take_out(shelf, base, id);
+  take_out(*shelf, *base, id);
   return {};
 }
 
@@ -235,11 +322,25 @@ Result<std::vector<KnowledgeDocumentPtr>> KnowledgeBases::documents(const std::s
   MutexLock lock(mutex_);
   const Base* base = find_base(tenant, name);
   if (!base) return no_base(name);
-  std::vector<std::pair<uint64_t, KnowledgeDocumentPtr>> all;
-  for (const auto& [id, entry] : base->by_id) all.push_back(entry);
-  std::ranges::sort(all, {}, &std::pair<uint64_t, KnowledgeDocumentPtr>::first);
-  std::vector<KnowledgeDocumentPtr> out;
-  for (auto& [number, document] : all) out.push_back(std::move(document));
+  return in_order(*base);
+}
+
+Result<KnowledgeBases::Page> KnowledgeBases::page(const std::string& tenant, const std::string& name,
+                                                  const std::string& after, size_t limit) const {
+  MutexLock lock(mutex_);
+  const Base* base = find_base(tenant, name);
+  if (!base) return no_base(name);
+  auto next = base->by_arrival.begin();
+  if (!after.empty()) {
+    const auto found = base->by_id.find(after);
+    if (found == base->by_id.end())
+      return error(Code::kInvalidArgument, "after: knowledge base '{}' has no document '{}'", name,
+                   after.substr(0, kMaxId));
+    next = base->by_arrival.upper_bound(found->second.first);
+  }
+  Page out;
+  for (; next != base->by_arrival.end() && out.documents.size() < limit; ++next) out.documents.push_back(next->second);
+  out.more = next != base->by_arrival.end();
   return out;
 }
 
@@ -253,43 +354,45 @@ Result<KnowledgeDocumentPtr> KnowledgeBases::find(const std::string& tenant, con
   return found->second.second;
 }
 
-Status KnowledgeBases::fill(const std::string& tenant, Json& body) const {
+// What an entry of a chat's documents stands for.
+Result<std::vector<KnowledgeDocumentPtr>> KnowledgeBases::named(const std::string& tenant, const Json& entry) const {
+  const Json name = entry["knowledge_base"], id = entry.value("id", Json());
+  if (!name.is_string() || !(id.is_null() || id.is_string()))
+    return error(Code::kInvalidArgument, "'knowledge_base' and 'id' must be strings");
+  if (entry.contains("text") || entry.contains("content"))
+    return error(Code::kInvalidArgument, "names a knowledge base and has a text too: send one of them");
+  if (id.is_null()) return documents(tenant, name.get<std::string>());
+  KVILT_ASSIGN(KnowledgeDocumentPtr one, find(tenant, name.get<std::string>(), id.get<std::string>()));
+  return std::vector<KnowledgeDocumentPtr>{std::move(one)};
+}
+
+Status KnowledgeBases::fill(const std::string& tenant, Json& body, FunctionRef<bool(size_t bytes)> has_room) const {
   if (!body.is_object()) return {};
   const auto entries = body.find("documents");
   const auto refers = [](const Json& entry) { return entry.is_object() && entry.contains("knowledge_base"); };
   if (entries == body.end() || !entries->is_array() || std::ranges::none_of(*entries, refers)) return {};
-  Json filled = Json::array();
+  std::map<size_t, std::vector<KnowledgeDocumentPtr>> asked;  // by the entry's place
   size_t bytes = 0;
-  const auto take = [&](const KnowledgeDocument& document) {
-    bytes += document.bytes();
-    if (bytes <= limits_.asked_bytes) filled.push_back(as_document(document));
-  };
   for (size_t i = 0; i < entries->size() && bytes <= limits_.asked_bytes; ++i) {
-    Json& entry = (*entries)[i];
-    if (!refers(entry)) {
-      filled.push_back(std::move(entry));
-      continue;
-    }
-    const std::string path = fmt::format("documents[{}]", i);
-    const Json name = entry["knowledge_base"], id = entry.value("id", Json());
-    if (!name.is_string() || !(id.is_null() || id.is_string()))
-      return error(Code::kInvalidArgument, "{}: 'knowledge_base' and 'id' must be strings", path);
-    if (entry.contains("text") || entry.contains("content"))
-      return error(Code::kInvalidArgument, "{}: names a knowledge base and has a text too: send one of them", path);
-    const auto named = [&](const Error& why) { return error(why.code, "{}: {}", path, why.message); };
-    if (id.is_string()) {
-      const auto found = find(tenant, name.get<std::string>(), id.get<std::string>());
-      if (!found.ok()) return named(found.error());
-      take(*found.value());
-      continue;
-    }
-    const auto all = documents(tenant, name.get<std::string>());
-    if (!all.ok()) return named(all.error());
-    for (const KnowledgeDocumentPtr& document : all.value()) take(*document);
+    if (!refers((*entries)[i])) continue;
+    auto found = named(tenant, (*entries)[i]);
+    if (!found.ok()) return error(found.error().code, "documents[{}]: {}", i, found.error().message);
+    for (const KnowledgeDocumentPtr& document : found.value()) bytes += document->bytes();
+    asked.emplace(i, std::move(found.value()));
   }
   if (bytes > limits_.asked_bytes) {
     return error(Code::kTooLong, "documents: those of knowledge bases have more than {} MiB; name fewer",
                  limits_.asked_bytes >> 20);
+  }
+  if (!has_room(bytes)) return error(Code::kUnavailable, "other large requests are being read: try again soon");
+  Json filled = Json::array();
+  for (size_t i = 0; i < entries->size(); ++i) {
+    const auto documents = asked.find(i);
+    if (documents == asked.end()) {
+      filled.push_back(std::move((*entries)[i]));
+      continue;
+    }
+    for (const KnowledgeDocumentPtr& document : documents->second) filled.push_back(as_document(*document));
   }
   *entries = std::move(filled);
   return {};

@@ -5,7 +5,10 @@
 // Invariants: a tenant's bases are found by that tenant alone. With a folder every change is on disk before it is there
 //             (knowledge_journal.h): what was acknowledged survives a crash, and a change that cannot be written is an
 //             error that changes nothing.
-// Threads:    all methods from any thread. Documents are immutable; whoever holds one keeps it.
+// Threads:    all methods from any thread. Documents are immutable; whoever holds one keeps it. Of a tenant one change is
+//             made at a time (Shelf::changes), and only that is held while a disk works: who reads, and other tenants,
+//             do not wait for it.
+// Locks:      Shelf::changes before mutex_.
 // Cost:       texts are in memory, `bytes` a tenant at most. A change is an fsync.
 #pragma once
 
@@ -17,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/mutex.h"
 #include "kvilt/result.h"
 #include "server/json_fields.h"
@@ -51,7 +55,9 @@ class KnowledgeBases {
  public:
   // folder: is made if it is not there, and belongs to one process at a time; empty: everything is forgotten at the end.
   // kIo, kCorrupt: names the file.
-  static Result<std::unique_ptr<KnowledgeBases>> open(const std::string& folder, KnowledgeLimits limits = {});
+  // sync: as fdatasync().
+  static Result<std::unique_ptr<KnowledgeBases>> open(const std::string& folder, KnowledgeLimits limits = {},
+                                                      KnowledgeJournal::Sync sync = KnowledgeJournal::system_sync());
 
   // Names of bases: letters, digits, '-', '_', '.', up to 64 bytes; ids of documents: also ':', up to 128.
   static Status check_name(std::string_view what, std::string_view name, size_t most);
@@ -64,39 +70,60 @@ class KnowledgeBases {
   Result<KnowledgeBaseInfo> info(const std::string& tenant, const std::string& name) const;
   Status erase(const std::string& tenant, const std::string& name);
 
-  // All of them or none; a document takes the place of one with its id. kOverLimit: they do not fit.
+  // All of them or none; a document takes the place of one with its id, where it is another one: else that one stays as
+  // it is, in its place and with its hits, and nothing is written. kOverLimit: they do not fit.
   Status put(const std::string& tenant, const std::string& name, std::vector<KnowledgeDocumentPtr> documents);
   Status remove(const std::string& tenant, const std::string& name, const std::string& id);
+  // A page of them: `limit` at most, behind the one with the id `after`, or from the first on where it is empty.
+  // kInvalidArgument: there is no `after`.
+  struct Page {
+    std::vector<KnowledgeDocumentPtr> documents;
+    bool more = false;
+  };
+  Result<Page> page(const std::string& tenant, const std::string& name, const std::string& after, size_t limit) const;
   // In the order in which they came.
   Result<std::vector<KnowledgeDocumentPtr>> documents(const std::string& tenant, const std::string& name) const;
   Result<KnowledgeDocumentPtr> find(const std::string& tenant, const std::string& name, const std::string& id) const;
 
   // Entries of body["documents"] of the form {"knowledge_base": NAME, "id": ID} become that document, those without an
   // id all of the base. Each counts as a hit. body: a chat's; what is wrong with other entries is not seen here.
-  Status fill(const std::string& tenant, Json& body) const;
+  // has_room: is asked once, before a text is copied, with the bytes of all of them. kUnavailable: it said no.
+  Status fill(const std::string& tenant, Json& body, FunctionRef<bool(size_t bytes)> has_room) const;
 
  private:
   struct Base {
     int64_t created = 0;
     std::map<std::string, std::pair<uint64_t, KnowledgeDocumentPtr>> by_id;  // with the number of its arrival
+    std::map<uint64_t, KnowledgeDocumentPtr> by_arrival;
     size_t bytes = 0;
-    std::unique_ptr<KnowledgeJournal> journal;  // null without a folder
+    std::unique_ptr<KnowledgeJournal> journal;  // null without a folder; used by who holds the shelf's `changes`
   };
-  struct Shelf {  // of a tenant
+  // Of a tenant. Changed by who holds both locks: who holds one of them finds it as it was.
+  struct Shelf {
+    Mutex changes;
     std::map<std::string, Base> bases;
     size_t bytes = 0;
+    Base* find(const std::string& name);
   };
-  KnowledgeBases(std::string folder, KnowledgeLimits limits) : folder_(std::move(folder)), limits_(limits) {}
+  KnowledgeBases(std::string folder, KnowledgeLimits limits, KnowledgeJournal::Sync sync)
+      : folder_(std::move(folder)), limits_(limits), sync_(std::move(sync)) {}
   Status load();
+  Status load(const std::string& path, KnowledgeJournal::Owner& owner, Base& base) KVILT_REQUIRES(mutex_);
+  Status write_anew(const KnowledgeJournal::Owner& owner, Base& base) const KVILT_REQUIRES(mutex_);
+  static std::vector<KnowledgeDocumentPtr> in_order(const Base& base);
+  Shelf* find_shelf(const std::string& tenant);  // null: nobody made a base there
+  Status check_room(const Shelf& shelf, const Base& base, const std::vector<KnowledgeDocumentPtr>& documents) const;
   const Base* find_base(const std::string& tenant, const std::string& name) const KVILT_REQUIRES(mutex_);
   void add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document) KVILT_REQUIRES(mutex_);
   void take_out(Shelf& shelf, Base& base, const std::string& id) KVILT_REQUIRES(mutex_);
+  Result<std::vector<KnowledgeDocumentPtr>> named(const std::string& tenant, const Json& entry) const;
 
   const std::string folder_;
   const KnowledgeLimits limits_;
+  const KnowledgeJournal::Sync sync_;
   FolderLock lock_;
   mutable Mutex mutex_;
-  std::map<std::string, Shelf> shelves_ KVILT_GUARDED_BY(mutex_);  // by tenant
+  std::map<std::string, Shelf> shelves_ KVILT_GUARDED_BY(mutex_);  // by tenant; one that was made stays
   uint64_t arrivals_ KVILT_GUARDED_BY(mutex_) = 0;
 };
 

@@ -4,10 +4,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 namespace kvilt::server {
 namespace {
@@ -53,6 +57,8 @@ std::vector<std::string> ids(const KnowledgeBases& bases, const std::string& ten
 
 using Ids = std::vector<std::string>;
 
+const auto any_room = [](size_t) { return true; };
+
 TEST(KnowledgeBases, DocumentsComeAndGo) {
   const auto bases = opened("");
   ASSERT_TRUE(bases->create("a", "rivers").ok());
@@ -78,8 +84,8 @@ TEST(KnowledgeBases, TenantsHaveTheirOwn) {
   EXPECT_EQ(bases->find("b", "rivers", "elbe").error().code, Code::kNotFound);
   EXPECT_EQ(bases->erase("b", "rivers").error().code, Code::kNotFound);
   Json body = {{"documents", {{{"knowledge_base", "rivers"}, {"id", "elbe"}}}}};
-  EXPECT_EQ(bases->fill("b", body).error().code, Code::kNotFound);
-  EXPECT_TRUE(bases->fill("a", body).ok()) << "power";
+  EXPECT_EQ(bases->fill("b", body, any_room).error().code, Code::kNotFound);
+  EXPECT_TRUE(bases->fill("a", body, any_room).ok()) << "power";
   EXPECT_TRUE(bases->create("b", "rivers").ok()) << "names are each tenant's own";
 }
 
@@ -124,7 +130,7 @@ TEST(KnowledgeBases, AChatNamesThem) {
   ASSERT_TRUE(bases->put("a", "rivers", {document("elbe", "1,094 km", "Elbe"), document("rhine", "1,233 km")}).ok());
   Json body = Json::parse(R"({"documents": [{"text": "own"}, {"knowledge_base": "rivers", "id": "rhine"},
                                             {"knowledge_base": "rivers"}]})");
-  ASSERT_TRUE(bases->fill("a", body).ok());
+  ASSERT_TRUE(bases->fill("a", body, any_room).ok());
   EXPECT_EQ(body["documents"], Json::parse(R"([{"text": "own"}, {"text": "1,233 km"},
                                               {"text": "1,094 km", "title": "Elbe"}, {"text": "1,233 km"}])"));
   EXPECT_EQ(bases->info("a", "rivers")->hits, 3u);
@@ -132,12 +138,12 @@ TEST(KnowledgeBases, AChatNamesThem) {
                             R"([{"knowledge_base": "rivers", "id": "elbe", "text": "mine"}])",
                             R"([{"knowledge_base": "lakes"}])", R"([{"knowledge_base": "rivers", "id": "nile"}])"}) {
     Json bad = {{"documents", Json::parse(wrong)}};
-    const Status filled = bases->fill("a", bad);
+    const Status filled = bases->fill("a", bad, any_room);
     ASSERT_FALSE(filled.ok()) << wrong;
     EXPECT_TRUE(filled.error().message.starts_with("documents[0]")) << filled.error().message;
   }
   Json none = Json::parse(R"({"documents": [{"text": "own"}]})"), same = none;
-  EXPECT_TRUE(bases->fill("a", none).ok());
+  EXPECT_TRUE(bases->fill("a", none, any_room).ok());
   EXPECT_EQ(none, same);
 }
 
@@ -146,9 +152,32 @@ TEST(KnowledgeBases, WhatOneChatNamesIsBounded) {
   ASSERT_TRUE(bases->create("a", "x").ok());
   ASSERT_TRUE(bases->put("a", "x", {document("1", std::string(60, 't')), document("2", std::string(60, 't'))}).ok());
   Json body = {{"documents", {{{"knowledge_base", "x"}}}}};
-  EXPECT_EQ(bases->fill("a", body).error().code, Code::kTooLong);
+  EXPECT_EQ(bases->fill("a", body, any_room).error().code, Code::kTooLong);
   Json one = {{"documents", {{{"knowledge_base", "x"}, {"id", "1"}}}}};
-  EXPECT_TRUE(bases->fill("a", one).ok()) << "power";
+  EXPECT_TRUE(bases->fill("a", one, any_room).ok()) << "power";
+}
+
+TEST(KnowledgeBases, RoomIsAskedForBeforeTextsAreCopied) {
+  const auto bases = opened("");
+  ASSERT_TRUE(bases->create("a", "x").ok());
+  ASSERT_TRUE(bases->put("a", "x", {document("1", std::string(60, 't')), document("2", std::string(80, 't'))}).ok());
+  const Json asked = Json::parse(R"({"documents": [{"knowledge_base": "x"}, {"knowledge_base": "x", "id": "2"}]})");
+  Json body = asked;
+  std::vector<size_t> bytes;
+  const auto no_room = [&](size_t all) {
+    bytes.push_back(all);
+    return false;
+  };
+  const Status refused = bases->fill("a", body, no_room);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kUnavailable);
+  EXPECT_EQ(bytes, (std::vector<size_t>{61 + 81 + 81}));
+  EXPECT_EQ(body, asked);
+  EXPECT_EQ(bases->info("a", "x")->hits, 0u);
+  Json own = Json::parse(R"({"documents": [{"text": "own"}]})");
+  EXPECT_TRUE(bases->fill("a", own, no_room).ok()) << "nobody is asked about what was sent";
+  EXPECT_TRUE(bases->fill("a", body, any_room).ok()) << "power";
+  EXPECT_EQ(body["documents"].size(), 3u);
 }
 
 TEST(KnowledgeBases, SurviveARestart) {
@@ -170,6 +199,100 @@ TEST(KnowledgeBases, SurviveARestart) {
   EXPECT_EQ(bases->find("a", "rivers", "elbe").value()->tokens, 3);
   EXPECT_TRUE(ids(*bases, "b", "rivers").empty());
   EXPECT_EQ(bases->list("a").size(), 1u);
+}
+
+TEST(KnowledgeBases, AnEqualDocumentIsNotWritten) {
+  const Folder folder;
+  const auto bases = opened(folder.path());
+  ASSERT_TRUE(bases->create("a", "x").ok());
+  ASSERT_TRUE(bases->put("a", "x", {document("1", "one", "title"), document("2", "two")}).ok());
+  Json chat = {{"documents", {{{"knowledge_base", "x"}, {"id", "1"}}}}};
+  ASSERT_TRUE(bases->fill("a", chat, any_room).ok());
+  const auto size = [&] { return fs::file_size(folder.only_file()); };
+  const auto before = size();
+  EXPECT_TRUE(bases->put("a", "x", {document("1", "one", "title")}).ok());
+  EXPECT_EQ(size(), before);
+  EXPECT_EQ(ids(*bases, "a", "x"), (Ids{"1", "2"})) << "as it is on disk";
+  EXPECT_EQ(bases->find("a", "x", "1").value()->hits, 1u);
+  EXPECT_TRUE(bases->put("a", "x", {document("1", "one", "title"), document("3", "three")}).ok());
+  const auto grown = size();
+  EXPECT_GT(grown, before);
+  EXPECT_LT(grown, before + 2 * (before / 3)) << "one line, of three of about a length";
+  for (const auto& other : {document("1", "one", "other title"), document("1", "eins", "other title")}) {
+    const auto was = size();
+    EXPECT_TRUE(bases->put("a", "x", {other}).ok());
+    EXPECT_GT(size(), was) << "power";
+  }
+  EXPECT_EQ(ids(*bases, "a", "x"), (Ids{"2", "3", "1"}));
+}
+
+// Fills a base with documents that others took the place of, or that were removed.
+void change_often(KnowledgeBases& bases, int times) {
+  for (int i = 0; i < times; ++i)
+    EXPECT_TRUE(bases.put("a", "x", {document("1", std::to_string(i) + std::string(20'000, 't'))}).ok());
+  EXPECT_TRUE(bases.put("a", "x", {document("2", "two"), document("0", "zero"), document("gone", "x")}).ok());
+  EXPECT_TRUE(bases.remove("a", "x", "gone").ok());
+}
+
+TEST(KnowledgeBases, WhatIsMostlyVoidIsWrittenAnew) {
+  const Folder folder;
+  const auto size = [&] { return fs::file_size(folder.only_file()); };
+  const auto last = std::to_string(9) + std::string(20'000, 't');
+  {
+    const auto bases = opened(folder.path());
+    ASSERT_TRUE(bases->create("a", "x").ok());
+    change_often(*bases, 10);
+    EXPECT_GT(size(), 200'000u);
+  }
+  for (int start = 0; start < 3; ++start) {
+    std::ofstream(folder.only_file() + ".new") << "what a crash left aside";
+    const auto bases = opened(folder.path());
+    EXPECT_LT(size(), 22'000u) << start;
+    EXPECT_FALSE(fs::exists(folder.only_file() + ".new"));
+    EXPECT_EQ(bases->find("a", "x", "1").value()->text, last);
+    Ids expected{"1", "2", "0"};
+    for (int i = 0; i < start; ++i) expected.push_back("more" + std::to_string(i));
+    EXPECT_EQ(ids(*bases, "a", "x"), expected);
+    EXPECT_TRUE(bases->put("a", "x", {document("more" + std::to_string(start), "m")}).ok()) << "and it goes on";
+  }
+}
+
+TEST(KnowledgeBases, WhatIsMostlyAliveStays) {
+  const Folder folder;
+  {
+    const auto bases = opened(folder.path());
+    ASSERT_TRUE(bases->create("a", "x").ok());
+    change_often(*bases, 5);
+    ASSERT_TRUE(bases->put("a", "x", {document("alive", std::string(150'000, 't'))}).ok());
+  }
+  const auto before = fs::file_size(folder.only_file());
+  (void)opened(folder.path());
+  EXPECT_EQ(fs::file_size(folder.only_file()), before);
+}
+
+// A disk without room for a second file: the first one goes on.
+TEST(KnowledgeBases, WithoutRoomTheOldFileGoesOn) {
+  const Folder folder;
+  {
+    const auto bases = opened(folder.path());
+    ASSERT_TRUE(bases->create("a", "x").ok());
+    change_often(*bases, 10);
+  }
+  const auto before = fs::file_size(folder.only_file());
+  rlimit all;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &all), 0);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {4096, all.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  auto bases = opened(folder.path());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &all), 0);
+  EXPECT_EQ(fs::file_size(folder.only_file()), before);
+  EXPECT_FALSE(fs::exists(folder.only_file() + ".new"));
+  EXPECT_EQ(ids(*bases, "a", "x"), (Ids{"1", "2", "0"}));
+  EXPECT_TRUE(bases->put("a", "x", {document("3", "three")}).ok());
+  bases.reset();
+  EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1", "2", "0", "3"}));
+  EXPECT_LT(fs::file_size(folder.only_file()), before) << "power: with room it was written anew";
 }
 
 TEST(KnowledgeBases, OneProcessAFolder) {
@@ -243,6 +366,65 @@ TEST(KnowledgeBases, DamageIsNamed) {
   }
   std::ofstream(file, std::ios::trunc) << whole;
   EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1"})) << "power";
+}
+
+// A disk that works on one tenant's change until it is let go, though not for ever.
+class HeldSync {
+ public:
+  KnowledgeJournal::Sync hook() {
+    return [this](int file) {
+      if (armed.exchange(false)) {
+        std::unique_lock lock(mutex_);
+        inside = true;
+        changed_.notify_all();
+        changed_.wait_for(lock, std::chrono::seconds(20), [&] { return free_; });
+        inside = false;
+      }
+      return ::fdatasync(file);
+    };
+  }
+  void wait_until_inside() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] { return inside.load(); });
+  }
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    free_ = true;
+    changed_.notify_all();
+  }
+  std::atomic<bool> armed{false}, inside{false};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool free_ = false;
+};
+
+TEST(KnowledgeBases, ASlowDiskHoldsNobodyElse) {
+  const Folder folder;
+  HeldSync sync;
+  auto opening = KnowledgeBases::open(folder.path(), {}, sync.hook());
+  ASSERT_TRUE(opening.ok());
+  KnowledgeBases& bases = *opening.value();
+  ASSERT_TRUE(bases.create("a", "x").ok() && bases.create("b", "x").ok());
+  ASSERT_TRUE(bases.put("a", "x", {document("1", "one")}).ok());
+  sync.armed = true;
+  Status slow;
+  std::thread writer([&] { slow = bases.put("a", "x", {document("2", "two")}); });
+  sync.wait_until_inside();
+  EXPECT_TRUE(bases.put("b", "x", {document("1", "one")}).ok());
+  EXPECT_TRUE(bases.create("b", "y").ok());
+  EXPECT_TRUE(bases.remove("b", "x", "1").ok());
+  EXPECT_TRUE(bases.erase("b", "y").ok());
+  EXPECT_EQ(ids(bases, "a", "x"), (Ids{"1"})) << "it is not on disk, so it is not there";
+  EXPECT_EQ(bases.list("a").size(), 1u);
+  Json chat = {{"documents", {{{"knowledge_base", "x"}}}}};
+  EXPECT_TRUE(bases.fill("a", chat, any_room).ok());
+  EXPECT_TRUE(sync.inside) << "all of this went on beside it";
+  sync.let_go();
+  writer.join();
+  EXPECT_TRUE(slow.ok());
+  EXPECT_EQ(ids(bases, "a", "x"), (Ids{"1", "2"}));
 }
 
 // A full disk, as a limit of the file's size: the change is refused, what was there stays, and goes on.

@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kEnding = ".knowledge";
+constexpr std::string_view kAside = ".new";  // behind the name of a file that is written anew
 constexpr const char* kFormat = "kvilt knowledge base";
 constexpr int kVersion = 1;
 constexpr int kOwnerOnly = 0600;
@@ -110,17 +111,20 @@ std::vector<std::string> KnowledgeJournal::files(const std::string& folder) {
   std::vector<std::string> out;
   std::error_code failed;
   for (const auto& entry : fs::directory_iterator(folder, failed)) {
-    if (entry.path().extension() == kEnding) out.push_back(entry.path().string());
+    const fs::path& path = entry.path();
+    if (path.extension() == kEnding) out.push_back(path.string());
+    if (path.extension() == kAside && path.stem().extension() == kEnding) ::unlink(path.c_str());
   }
   std::ranges::sort(out);
   return out;
 }
 
-Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::string& folder, const Owner& owner) {
+Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::string& folder, const Owner& owner,
+                                                                   const Sync& sync) {
   const std::string path = folder + "/" + file_name(owner);
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly);
   if (file < 0) return system_error(path);
-  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, 0));
+  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, sync));
   Status written = out->append(head_line(owner));
   if (written.ok()) written = sync_folder(folder);
   if (!written.ok()) {
@@ -131,10 +135,10 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::st
 }
 
 Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::string& path, Owner& owner,
-                                                                 const std::function<Status(const Json&)>& line) {
+                                                                 const Line& line, const Sync& sync) {
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return system_error(path);
-  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, 0));
+  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, sync));
   KVILT_ASSIGN(const std::string text, read_all(file, path));
   int number = 0;
   size_t at = 0;
@@ -142,7 +146,7 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::stri
     const Json json = Json::parse(text.begin() + static_cast<ptrdiff_t>(at), text.begin() + static_cast<ptrdiff_t>(end),
                                   nullptr, false);
     Status read = json.is_discarded() ? error(Code::kCorrupt, "this is not JSON") : Status{};
-    if (read.ok()) read = number == 0 ? read_head(json, owner) : line(json);
+    if (read.ok()) read = number == 0 ? read_head(json, owner) : line(json, end + 1 - at);
     ++number;
     if (!read.ok())
       return error(read.error().code, "{}:{}: {} (move the file away to start without it)", path, number,
@@ -160,9 +164,47 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::stri
   return out;
 }
 
+KnowledgeJournal::Sync KnowledgeJournal::system_sync() {
+  return [](int file) { return ::fdatasync(file); };
+}
+
 KnowledgeJournal::~KnowledgeJournal() { ::close(file_); }
 
 Status KnowledgeJournal::append(std::string_view lines) {
+  KVILT_TRY(add(lines));
+  Status synced = sync();
+  if (!synced.ok()) {
+    size_ -= static_cast<int64_t>(lines.size());
+    (void)!::ftruncate(file_, static_cast<off_t>(size_));
+  }
+  return synced;
+}
+
+Status KnowledgeJournal::sync() {
+  if (sync_(file_) != 0) return system_error(path_);
+  return {};
+}
+
+Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::begin_again(const Owner& owner) const {
+  const std::string path = path_ + std::string(kAside);
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, kOwnerOnly);
+  if (file < 0) return system_error(path);
+  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, sync_));
+  if (Status head = out->add(head_line(owner)); !head.ok()) {
+    out->forget();
+    return head.error();
+  }
+  return out;
+}
+
+Status KnowledgeJournal::take_place() {
+  const std::string to = path_.substr(0, path_.size() - kAside.size());
+  if (::rename(path_.c_str(), to.c_str()) != 0) return system_error(to);
+  path_ = to;
+  return sync_folder(fs::path(to).parent_path().string());
+}
+
+Status KnowledgeJournal::add(std::string_view lines) {
   for (size_t done = 0; done < lines.size();) {
     const ssize_t n =
         ::pwrite(file_, lines.data() + done, lines.size() - done, static_cast<off_t>(size_) + static_cast<off_t>(done));
@@ -173,11 +215,6 @@ Status KnowledgeJournal::append(std::string_view lines) {
       return why;
     }
     done += static_cast<size_t>(n);
-  }
-  if (::fdatasync(file_) != 0) {
-    const Error why = system_error(path_);
-    (void)!::ftruncate(file_, static_cast<off_t>(size_));
-    return why;
   }
   size_ += static_cast<int64_t>(lines.size());
   return {};

@@ -2,8 +2,10 @@
 // Idea:       texts are small beside their KV, and are written once; so a line is appended and synced, and the file is
 //             read whole at the start. What a crash left of a last line is cut off; a file whose first line it cut short
 //             was never acknowledged, and is deleted.
+//             A file that is mostly lines which later ones made void is written anew then, aside, and takes the place of
+//             the old one: a crash leaves one or the other.
 // Invariants: a line that could not be written whole is taken back, so that the next one begins a line.
-// Threads:    one at a time (KnowledgeBases has a lock).
+// Threads:    one at a time (KnowledgeBases has a lock for each tenant).
 // Not here:   KV on disk.
 #pragma once
 
@@ -43,12 +45,18 @@ class KnowledgeJournal {
     std::string tenant, name;
     int64_t created = 0;
   };
+  // As fdatasync(); tests have another one.
+  using Sync = std::function<int(int file)>;
+  static Sync system_sync();
+  using Line = std::function<Status(const Json&, size_t bytes)>;
   // A new file. kIo.
-  static Result<std::unique_ptr<KnowledgeJournal>> create(const std::string& folder, const Owner& owner);
-  // An existing one: each line but the first goes to `line`, in order. Null: a crash left no whole first line; the file
-  // is deleted then, and a warning says so. kCorrupt: names file and line.
-  static Result<std::unique_ptr<KnowledgeJournal>> open(const std::string& path, Owner& owner,
-                                                        const std::function<Status(const Json&)>& line);
+  static Result<std::unique_ptr<KnowledgeJournal>> create(const std::string& folder, const Owner& owner,
+                                                          const Sync& sync);
+  // An existing one: each line but the first goes to `line`, in order, with its bytes. Null: a crash left no whole first
+  // line; the file is deleted then, and a warning says so. kCorrupt: names file and line.
+  static Result<std::unique_ptr<KnowledgeJournal>> open(const std::string& path, Owner& owner, const Line& line,
+                                                        const Sync& sync);
+  // What begin_again() left where it did not come to its end is deleted.
   static std::vector<std::string> files(const std::string& folder);
 
   KnowledgeJournal(const KnowledgeJournal&) = delete;
@@ -58,12 +66,22 @@ class KnowledgeJournal {
   // On disk when this returns. On kIo nothing was added.
   Status append(std::string_view lines);
   void forget();  // the file is deleted
+  int64_t size() const { return size_; }
+
+  // The same base anew: a file aside, for add() and then sync(); take_place() puts it where this one is, which is as it
+  // was until then.
+  Result<std::unique_ptr<KnowledgeJournal>> begin_again(const Owner& owner) const;
+  Status add(std::string_view lines);  // as append(), but for the sync
+  Status sync();
+  Status take_place();  // an error: which of the two is there after a crash nobody knows
 
  private:
-  KnowledgeJournal(std::string path, int file, int64_t size) : path_(std::move(path)), file_(file), size_(size) {}
-  const std::string path_;
+  KnowledgeJournal(std::string path, int file, Sync sync)
+      : path_(std::move(path)), sync_(std::move(sync)), file_(file) {}
+  std::string path_;
+  const Sync sync_;
   const int file_;
-  int64_t size_;
+  int64_t size_ = 0;
 };
 
 }  // namespace kvilt::server

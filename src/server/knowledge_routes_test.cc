@@ -1,6 +1,9 @@
 // Knowledge bases over loopback, serving the fake engine.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "server/knowledge_bases.h"
 #include "server/live_server_for_test.h"
 
 namespace kvilt::server {
@@ -66,6 +69,47 @@ TEST(KnowledgeRoutes, AChatNamesDocumentsInsteadOfSendingThem) {
   EXPECT_NE(error["error"]["message"].get<std::string>().find("lakes"), std::string::npos);
 }
 
+TEST(KnowledgeRoutes, DocumentsAreListedInPages) {
+  LiveServer running;
+  post(running, kBases, {{"name", "rivers"}});
+  const std::string documents = std::string(kBases) + "/rivers/documents";
+  const auto list = [&](const std::string& query, int status = 200) {
+    return read(running.client().Get(documents + query), status);
+  };
+  EXPECT_EQ(list("?limit=2"), Json::parse(R"({"object": "list", "data": [], "first_id": null, "last_id": null,
+                                              "has_more": false})"));
+  Json five = Json::array();
+  for (const char* id : {"po", "elbe", "oder", "rhine", "aare"}) five.push_back({{"id", id}, {"text", id}});
+  post(running, documents, {{"documents", five}});
+  const auto ids = [](const Json& page) {
+    std::string out;
+    for (const Json& one : page["data"]) out += one["id"].get<std::string>() + " ";
+    return out;
+  };
+  const Json all = list("");
+  EXPECT_EQ(ids(all), "po elbe oder rhine aare ") << "all, as before there were pages";
+  EXPECT_EQ(all["has_more"], false);
+  std::string seen, after;
+  for (int page = 0; page < 3; ++page) {
+    const Json part = list("?limit=2" + after);
+    EXPECT_EQ(part["first_id"], part["data"].front()["id"]);
+    EXPECT_EQ(part["last_id"], part["data"].back()["id"]);
+    EXPECT_EQ(part["has_more"], page < 2);
+    seen += ids(part);
+    after = "&after=" + part["last_id"].get<std::string>();
+  }
+  EXPECT_EQ(seen, ids(all));
+  EXPECT_EQ(ids(list("?after=oder")), "rhine aare ");
+  EXPECT_EQ(ids(list("?after=aare&limit=100000")), "");
+  for (const char* wrong : {"0", "-1", "x", "2x", "", "100001", "99999999999999999999999"}) {
+    const Json refused = list(std::string("?limit=") + wrong, 400);
+    EXPECT_EQ(refused["error"]["param"], "limit") << wrong;
+  }
+  EXPECT_EQ(list("?after=nile", 400)["error"]["param"], "after");
+  EXPECT_EQ(read(running.client().Get(std::string(kBases) + "/lakes/documents?limit=1"), 404)["error"]["param"],
+            "name");
+}
+
 // What is in a base is frozen, and thawed when it leaves: by its own name alone.
 TEST(KnowledgeRoutes, DocumentsAreFrozenWhileTheyAreThere) {
   LiveServer running;
@@ -108,6 +152,65 @@ TEST(KnowledgeRoutes, WrongBodiesAreNamed) {
   post(running, documents, {{"documents", one}});
   EXPECT_EQ(read(running.client().Get(documents))["data"].size(), 1u) << "power";
   EXPECT_EQ(running.client().Delete(kBases)->status, 405);
+}
+
+// Renders nothing until it is let go.
+class HeldPrompts : public FakeEngine {
+ public:
+  Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const override {
+    ++begun;
+    while (held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return FakeEngine::chat_prompt({{"messages", request.at("messages")}});
+  }
+  mutable std::atomic<int> begun{0};
+  std::atomic<bool> held{true};
+};
+
+// A base on disk with one text, as an earlier server left it.
+class FolderWithBase {
+ public:
+  explicit FolderWithBase(size_t bytes) : path_(testing::TempDir() + "kvilt_knowledge_routes") {
+    std::filesystem::remove_all(path_);
+    const auto bases = KnowledgeBases::open(path_);
+    auto document = std::make_shared<KnowledgeDocument>();
+    document->id = "all";
+    document->text = std::string(bytes, 't');
+    EXPECT_TRUE(bases.ok() && bases.value()->create("", "rivers").ok());
+    EXPECT_TRUE(bases.value()->put("", "rivers", {document}).ok());
+  }
+  ~FolderWithBase() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
+
+// What a chat names counts as what it sends: of two with 9 MiB each one is taken apart, and the other waits.
+TEST(KnowledgeRoutes, NamedTextsWaitAtTheMemoryGate) {
+  const FolderWithBase folder(size_t{9} << 20);
+  const auto engine = std::make_shared<HeldPrompts>();
+  ServerOptions options;
+  options.knowledge_dir = folder.path();
+  LiveServer running({}, options, false);
+  running.server->attach(engine);
+  const std::string chat = R"({"max_tokens": 1, "messages": [{"role": "user", "content": "how long?"}])";
+  const std::string named = chat + R"(, "documents": [{"knowledge_base": "rivers"}]})";
+  RawClient first(running.server->port()), second(running.server->port()), small(running.server->port());
+  first.send(request("/v1/chat/completions", named));
+  ASSERT_TRUE(eventually([&] { return engine->begun == 1; }));
+  second.send(request("/v1/chat/completions", named));
+  small.send(request("/v1/chat/completions", chat + "}"));
+  EXPECT_TRUE(eventually([&] { return engine->begun == 2; })) << "power: what names nothing does not wait";
+  second.close();  // it leaves the line, and nobody has rendered it
+  const auto refused = [&] {
+    return running.client().Get("/metrics")->body.find("http_responses_total{status=\"503\"} 1") != std::string::npos;
+  };
+  EXPECT_TRUE(eventually(refused));
+  EXPECT_EQ(engine->begun, 2);
+  engine->held = false;
+  EXPECT_NE(first.receive("200 OK").find("200 OK"), std::string::npos);
+  EXPECT_NE(small.receive("200 OK").find("200 OK"), std::string::npos);
+  EXPECT_EQ(running.post("/v1/chat/completions", named)->status, 200) << "there is room again";
 }
 
 TEST(KnowledgeRoutes, TenantsDoNotSeeEachOther) {

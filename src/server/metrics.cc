@@ -80,6 +80,7 @@ void add_store(Page& page, const std::string& place, const DiskCounters& store) 
   count("_loaded_tokens_total", "Tokens whose KV was read.", store.loaded_tokens);
   count("_loaded_bytes_total", "Their bytes.", store.loaded_bytes);
   count("_misses_total", "Look-ups that found nothing that memory did not have.", store.misses);
+  count("_late_total", "Loads that took longer than requests wait; these computed.", store.late);
   count("_refused_total", "Loads that would have taken longer than computing.", store.refused);
   count("_errors_total", "Reads, writes and connections that failed; their KV is computed instead.", store.errors);
 }
@@ -87,8 +88,6 @@ void add_store(Page& page, const std::string& place, const DiskCounters& store) 
 void add_remote(Page& page, const DiskCounters& remote) {
   add_store(page, "kvilt:redis_cache", remote);
   page.gauge("kvilt:redis_cache_up", "1 while the Redis of --cache-redis can be asked.", remote.ready ? 1 : 0);
-  page.counter("kvilt:redis_cache_late_total", "Loads that took longer than requests wait; these computed.",
-               static_cast<double>(remote.late));
 }
 
 // What prefill and decode servers did for each other.

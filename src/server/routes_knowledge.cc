@@ -5,7 +5,9 @@
 // Not here: documents that a chat names (KnowledgeBases::fill, called by chat_body.cc).
 #include <fmt/format.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -82,6 +84,15 @@ class StoredWarming : public ToldWork {
   const std::vector<KnowledgeDocumentPtr> documents_;
 };
 
+constexpr size_t kMostListed = 100'000;  // all that a base may have
+
+std::optional<size_t> read_limit(std::string_view text) {
+  size_t out = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), out);
+  const bool whole = failed == std::errc() && end == text.data() + text.size();
+  return whole && out >= 1 && out <= kMostListed ? std::optional(out) : std::nullopt;
+}
+
 class Routes {
  public:
   explicit Routes(Service& service) : service_(service), bases_(service.knowledge()) {}
@@ -144,12 +155,27 @@ class Routes {
     insert_documents(service_, call, std::move(body), response);
   }
 
+  // All of them where no limit is given, as it was before there were pages.
   void list_documents(const Call& call, httplib::Response& response) {
-    const auto all = bases_.documents(tenant_of(call), call.http.matches[1]);
-    if (!all.ok()) return refuse(response, all.error(), "name");
+    size_t limit = kMostListed;
+    if (call.http.has_param("limit")) {
+      const auto given = read_limit(call.http.get_param_value("limit"));
+      if (!given) {
+        const std::string what = fmt::format("limit: must be a number from 1 to {}", kMostListed);
+        return reply_error(response, {400, what, "limit", ""});
+      }
+      limit = *given;
+    }
+    const std::string after = call.http.get_param_value("after");
+    const auto page = bases_.page(tenant_of(call), call.http.matches[1], after, limit);
+    if (!page.ok()) return refuse(response, page.error(), page.error().code == Code::kNotFound ? "name" : "after");
     Json data = Json::array();
-    for (const KnowledgeDocumentPtr& document : all.value()) data.push_back(document_json(*document));
-    reply_json(response, {{"object", "list"}, {"data", data}});
+    for (const KnowledgeDocumentPtr& document : page->documents) data.push_back(document_json(*document));
+    reply_json(response, {{"object", "list"},
+                          {"data", data},
+                          {"first_id", data.empty() ? Json(nullptr) : data.front()["id"]},
+                          {"last_id", data.empty() ? Json(nullptr) : data.back()["id"]},
+                          {"has_more", page->more}});
   }
 
   void show_document(const Call& call, httplib::Response& response) {

@@ -95,7 +95,7 @@ class Service {
   PartOrders& orders() const { return *orders_; }
   const Json& template_words() const { return *template_words_; }  // an object; of ServerOptions::chat_template_kwargs
   // For what a route takes apart besides its body. Waits; false: others took too long, or the client is gone.
-  bool take_room_for(const Call& call, size_t more);
+  bool take_room_for(const Call& call, size_t more) const;
   // For what is taken apart by itself. Waits; nullopt: as above.
   std::optional<MemoryGate::Pass> room_for(size_t bytes);
   // Before the routes are added.
@@ -129,7 +129,7 @@ class Service {
   HttpServer http_;
   std::atomic<bool> stopping_{false};
   std::atomic<size_t> arriving_{0};  // bytes of bodies that are being read or wait at the gate
-  MemoryGate gate_;
+  mutable MemoryGate gate_;          // handlers hold the service as const
   struct Route {
     std::set<std::string> methods;
     Guard guard = Guard::kKey;
