@@ -5,10 +5,10 @@
 
 #include "base/check.h"
 #include "engine/mark_runs.h"
+#include "engine/piece_lists.h"
 #include "forward/annex_rows.h"
 #include "index/clip_pieces.h"
 #include "index/look_alikes.h"
-#include "kv/mean_kv.h"
 
 namespace kvilt {
 
@@ -42,45 +42,6 @@ void take_from(const std::vector<Piece>& better, std::vector<Piece>& pieces) {
   }
 }
 
-// Adds the parts of `more` that `pieces` leaves free, of at least min_tokens tokens or a whole piece. Both lists are
-// sorted and disjoint.
-void fill_gaps(const std::vector<Piece>& more, int32_t min_tokens, std::vector<Piece>& pieces) {
-  if (more.empty()) return;
-  Runs taken, wanted;
-  for (const Piece& piece : pieces) taken.push_back({piece.pos, piece.pos + piece.count});
-  taken = normalize(std::move(taken));
-  const size_t before = pieces.size();
-  auto next = taken.begin();
-  for (const Piece& piece : more) {
-    const int32_t end = piece.pos + piece.count;
-    while (next != taken.end() && next->end <= piece.pos) ++next;
-    auto over = next;
-    for (int32_t pos = piece.pos; pos < end;) {
-      const bool free = over == taken.end() || over->begin >= end;
-      const int32_t until = free ? end : over->begin, size = until - pos;
-      if (size >= std::min(min_tokens, piece.count))
-        pieces.push_back({piece.segment, piece.segment_offset + pos - piece.pos, size, pos});
-      if (free) break;
-      pos = over++->end;
-    }
-  }
-  if (pieces.size() > before) std::ranges::sort(pieces, {}, &Piece::pos);
-}
-
-// Whether the piece holds all of a mark, or all of it that is not before rules.from.
-bool holds_mark(const Piece& piece, const ClipRules& rules) {
-  const int32_t end = piece.pos + piece.count;
-  auto mark = std::ranges::upper_bound(rules.marks, std::max(piece.pos, rules.from), {}, &Run::end);
-  for (; mark != rules.marks.end() && mark->end <= end; ++mark) {
-    if (std::max(mark->begin, rules.from) >= piece.pos) return true;
-  }
-  return false;
-}
-
-// A mean stands for a piece whose context is not known. Where an exact copy stood behind the same tokens as here, that
-// many of them, its context is.
-constexpr int32_t kSameContext = 64;
-
 // Clean copies, or means over contexts, and around them what `others` have of the text `within`.
 std::vector<Piece> combine(const std::vector<Piece>& clean, std::vector<Piece> others, Runs within,
                            const ClipRules& rules) {
@@ -105,17 +66,6 @@ struct ContentCache::Search {
   const Wanted& wanted;
   SearchCost& cost;
 };
-
-// Whether one of the exact pieces (sorted, disjoint) has the mean's text behind the text that is before it here.
-bool ContentCache::in_same_context(std::span<const int32_t> prompt, const Piece& mean,
-                                   const std::vector<Piece>& exact) const {
-  const auto after = std::ranges::upper_bound(exact, mean.pos, {}, &Piece::pos);
-  if (after == exact.begin()) return false;
-  const Piece& copy = *std::prev(after);
-  if (copy.pos + copy.count < mean.pos + mean.count) return false;
-  const int32_t missing = kSameContext - (mean.pos - copy.pos);
-  return missing <= 0 || index_.shared_context(prompt, copy, missing) >= missing;
-}
 
 // The clean copies of marks: of each the one in the namespace that was named first.
 std::vector<Piece> ContentCache::find_clean(std::span<const int32_t> prompt, std::span<const Run> marks,
@@ -281,17 +231,6 @@ std::vector<TokenMark> ContentCache::without_clean_copy(std::span<const int32_t>
     } else {
       out.push_back({range.begin, range.end});
     }
-  }
-  return out;
-}
-
-std::vector<TokenMark> ContentCache::without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
-                                                      DomainId seasoned, int contexts) const {
-  std::vector<TokenMark> out;
-  for (const TokenMark& mark : marks) {
-    if (mark.end - mark.begin < min_segment_) continue;
-    const CachedSegment* copy = copy_of(prompt.subspan(mark.begin, mark.end - mark.begin), seasoned);
-    if (!copy || index_.info(copy->id).contexts < contexts) out.push_back(mark);
   }
   return out;
 }
@@ -524,42 +463,6 @@ void ContentCache::publish_repaired(const Own& own) {
       cut(older->segment, {{older->segment_offset, older->segment_offset + older->count}});
     insert(own, own.domains.repaired, piece, false, {});
   }
-}
-
-void ContentCache::season(const Own& own, ThreadPool& pool) {
-  const bool exact = own.layout.exact_end() == own.layout.prompt_len && own.exact.pos >= own.layout.prefix;
-  if (!exact || !own.kv.whole()) return;
-  for (const TokenMark& mark : own.marks) {
-    if (mark.end - mark.begin >= min_segment_ && own.kv.owns({mark.begin, mark.end})) season(own, mark, pool);
-  }
-}
-
-void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool) {
-  const Run run{mark.begin, mark.end}, whole{0, run.size()};
-  const auto tokens = own.tokens.subspan(run.begin, run.size());
-  const CachedSegment* old = copy_of(tokens, own.domains.seasoned);
-  const int contexts = old ? index_.info(old->id).contexts : 0;
-  if (contexts >= kMostContexts) return;
-  const auto now = own.kv.publish(run);
-  std::vector<MeanPart> parts;
-  if (old) parts.push_back({old->parts[0].kv.get(), old->parts[0].of_kv({old->pos, old->pos + old->count})});
-  parts.push_back({now.get(), run});
-  if (old) parts[0].weight = static_cast<float>(contexts) / static_cast<float>(contexts + 1);
-  parts.back().weight = 1 / static_cast<float>(contexts + 1);
-  const KvShape& shape = store_.shape();
-  const PinnedPages kept = parts[0].kv->pin(parts[0].positions);  // while others make room
-  const int64_t pages = int64_t{shape.L} * shape.G * ((run.size() + shape.P - 1) / shape.P);
-  if (!make_room(pages, own.kv.owner())) return;
-  const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
-  mean->give_to(own.kv.owner());
-  const Run at = parts[0].positions;
-  SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
-  info.contexts = contexts + 1;
-  info.replaced = true;
-  const SegmentId replaced = old ? old->id : 0, id = segments_.next_id();
-  enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}, own.request}, std::move(info),
-        {whole});
-  if (replaced != 0) erase(replaced);
 }
 
 void ContentCache::publish_answer(const Own& own, const Published& of_prompt) {
