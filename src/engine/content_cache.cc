@@ -76,7 +76,7 @@ std::vector<Piece> ContentCache::find_clean(std::span<const int32_t> prompt, std
 }
 
 std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
-  const auto& [prompt, prefix, marks, clean, domains, wanted, cost] = search;
+  const auto& [prompt, prefix, marks, all_clean, domains, wanted, cost] = search;
   if (!wanted.unmarked && marks.empty()) return {};  // there is no text that they may be of
   const auto in = [&, prompt = prompt, prefix = prefix, &marks = marks, &domains = domains,
                    &cost = cost](DomainId ContentDomains::*kind) {
@@ -90,11 +90,16 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   const int32_t T = static_cast<int32_t>(prompt.size()), shortest = shortest_marked(min_segment_);
   const Runs within = wanted.unmarked ? Runs{{0, T}} : normalize(marks);
   const ClipRules rules{marks, prefix, min_segment_};
-  std::vector<Piece> pieces, seasoned;
+  std::vector<Piece> pieces, seasoned, clean = all_clean;
   if (!wanted.clean_only) {
     pieces = in(&ContentDomains::exact);
-    if (wanted.seasoned && index_.seasoned().tokens > 0) seasoned = in(&ContentDomains::seasoned);
-    std::erase_if(seasoned, [&, prompt = prompt](const Piece& mean) { return in_same_context(prompt, mean, pieces); });
+    if (wanted.seasoned) {
+      if (index_.seasoned().tokens > 0) seasoned = in(&ContentDomains::seasoned);
+      // An exact copy in this very context comes before its mean, and then before its clean copy too.
+      const auto here = [&, prompt = prompt](const Piece& other) { return in_same_context(prompt, other, pieces); };
+      std::erase_if(seasoned, here);
+      std::erase_if(clean, here);
+    }
     fill_gaps(in(&ContentDomains::approximate), min_segment_, pieces);
   }
   if (!wanted.unmarked || !clean.empty()) {

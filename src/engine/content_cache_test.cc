@@ -534,6 +534,36 @@ TEST_F(ContentCacheTest, ACopyInTheSameContextComesBeforeAMean) {
   EXPECT_EQ(seasoned(0), 20);
 }
 
+// With means: an exact copy in this very context, then the mean, then the clean copy, then one behind other text.
+TEST_F(ContentCacheTest, ACopyInTheSameContextComesBeforeACleanOne) {
+  domains.seasoned = cache->seasoned_domain({});
+  ThreadPool pool(1);
+  const Tokens head = text(7, 10), before = text(8, 100);
+  const auto copy = [&](const Tokens& front) {
+    const auto begin = static_cast<int32_t>(front.size());
+    return ask(join(front, b), {{begin, begin + 20}}, false).published.segments.at(0);
+  };
+  const SegmentId in_context = copy(before), clean = copy(head);
+  const auto taken = [&](const Tokens& front, bool seasoned) {
+    const auto begin = static_cast<int32_t>(front.size());
+    const std::vector<TokenMark> marks{{begin, begin + 20}};
+    const auto found = cache->find(join(front, b, question), marks, domains,
+                                   {.prefix = false, .unmarked = false, .seasoned = seasoned});
+    return found.known.size() == 1 ? found.known[0].segment : SegmentId{0};
+  };
+  const Tokens here = join(head, before), elsewhere = join(head, more);
+  EXPECT_EQ(taken(here, true), in_context) << "also where there is no mean";
+  EXPECT_EQ(taken(here, false), clean) << "who does not want means has clean copies first";
+  EXPECT_EQ(taken(elsewhere, true), clean);
+  cache->season(compute(join(text(6, 10), b), {{10, 30}}, false).own(domains), pool);
+  EXPECT_EQ(taken(here, true), in_context);
+  EXPECT_EQ(taken(here, false), clean);
+  const SegmentId mean = taken(elsewhere, true);
+  ASSERT_NE(mean, 0u);
+  EXPECT_NE(mean, clean);
+  EXPECT_EQ(cache->index().info(mean).contexts, 1);
+}
+
 // What a plan keeps becomes an annex of the segments, as far as the pool has room; it goes when they are evicted.
 TEST_F(ContentCacheTest, WhatAPlanKeepsIsPublishedAndEvicted) {
   constexpr AnnexKind kState{AnnexOf::kHiddenF32, 1};
