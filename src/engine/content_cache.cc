@@ -94,7 +94,7 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   if (!wanted.clean_only) {
     pieces = in(&ContentDomains::exact);
     if (wanted.seasoned) {
-      if (index_.seasoned().tokens > 0) seasoned = in(&ContentDomains::seasoned);
+      if (index_.seasoned().tokens > 0) seasoned = find_means(prompt, rules, domains, cost);
       // An exact copy in this very context comes before its mean, and then before its clean copy too.
       const auto here = [&, prompt = prompt](const Piece& other) { return in_same_context(prompt, other, pieces); };
       std::erase_if(seasoned, here);
@@ -108,9 +108,8 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   }
   if (!seasoned.empty()) {  // a part of another document's mean is no better than what there is
     std::vector<Piece> parts = clip_pieces(seasoned, within, rules);
-    const auto others = std::stable_partition(parts.begin(), parts.end(), [&](const Piece& piece) {
-      return holds_mark(piece, rules) || std::ssize(index_.info(piece.segment).tokens) == piece.count;
-    });
+    const auto others =
+        std::stable_partition(parts.begin(), parts.end(), [&](const Piece& piece) { return is_whole(piece, rules); });
     pieces = combine(std::vector<Piece>(parts.begin(), others), std::move(pieces), within, rules);
     fill_gaps(std::vector<Piece>(others, parts.end()), min_segment_, pieces);
   }

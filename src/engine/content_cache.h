@@ -19,6 +19,7 @@
 #include "base/keyed_hash.h"
 #include "base/thread_pool.h"
 #include "forward/hidden_rows.h"
+#include "index/clip_pieces.h"
 #include "index/content_index.h"
 #include "kv/ghost_list.h"
 #include "kv/page_table.h"
@@ -234,7 +235,10 @@ class ContentCache {
   std::vector<Piece> find_pieces(const Search& search) const;
   std::vector<Piece> find_clean(std::span<const int32_t> prompt, std::span<const Run> marks,
                                 const ContentDomains& domains) const;
-  bool in_same_context(std::span<const int32_t> prompt, const Piece& mean, const std::vector<Piece>& exact) const;
+  std::vector<Piece> find_means(std::span<const int32_t> prompt, const ClipRules& rules, const ContentDomains& domains,
+                                SearchCost& cost) const;
+  bool is_whole(const Piece& piece, const ClipRules& rules) const;
+  bool in_same_context(std::span<const int32_t> prompt, const Piece& mean, std::span<const Piece> exact) const;
   Runs add_near(const Search& search, std::vector<Piece>& pieces) const;
   void erase(SegmentId id);
   void evict(Extent& extent);

@@ -534,6 +534,50 @@ TEST_F(ContentCacheTest, ACopyInTheSameContextComesBeforeAMean) {
   EXPECT_EQ(seasoned(0), 20);
 }
 
+// Over the namespaces in sight the mean over the most contexts is taken; of equal ones that of the one named first. A
+// part of another document's mean hides none.
+TEST_F(ContentCacheTest, OfMeansInSeveralNamespacesTheBestIsTaken) {
+  open(400);
+  ThreadPool pool(1);
+  const auto domains_of = [&](const std::string& name) {
+    ContentDomains out = cache->domains({"", name, ""});
+    out.seasoned = cache->seasoned_domain({"", name, ""});
+    return out;
+  };
+  const ContentDomains own = domains_of("anna"), shop = domains_of("shop");
+  const auto season = [&](const ContentDomains& in, const Tokens& document, int contexts) {
+    domains = in;
+    const auto end = 10 + static_cast<int32_t>(document.size());
+    for (int i = 0; i < contexts; ++i)
+      cache->season(compute(join(text(60 + i, 10), document), {{10, end}}, false).own(domains), pool);
+  };
+  const auto taken = [&](const ContentDomains& first, const ContentDomains& second) {
+    domains = first;
+    domains.also = {second};
+    const std::vector<TokenMark> marks{{9, 29}, {29, 49}};
+    std::vector<int> out;
+    std::vector<DomainId> where;
+    for (const Piece& piece : cache->find(join(more, a, b, question), marks, domains, {.seasoned = true}).known) {
+      out.push_back(cache->index().info(piece.segment).contexts);
+      where.push_back(cache->index().info(piece.segment).domain);
+    }
+    return std::pair(out, where);
+  };
+  using Contexts = std::vector<int>;
+  using Where = std::vector<DomainId>;
+  season(shop, a, 3);
+  season(shop, b, 2);
+  season(own, a, 1);
+  EXPECT_EQ(taken(own, shop), std::pair(Contexts({3, 2}), Where({shop.seasoned, shop.seasoned})));
+  EXPECT_EQ(taken(shop, own), taken(own, shop));
+  season(own, b, 2);
+  EXPECT_EQ(taken(own, shop), std::pair(Contexts({3, 2}), Where({shop.seasoned, own.seasoned}))) << "named first";
+  EXPECT_EQ(taken(shop, own).second, Where({shop.seasoned, shop.seasoned}));
+  // The beginning of another document of its own, which is a mean over more contexts, is not all of this one.
+  season(own, join(Tokens(a.begin(), a.begin() + 12), text(50, 12)), 5);
+  EXPECT_EQ(taken(own, shop).first, Contexts({3, 2}));
+}
+
 // With means: an exact copy in this very context, then the mean, then the clean copy, then one behind other text.
 TEST_F(ContentCacheTest, ACopyInTheSameContextComesBeforeACleanOne) {
   domains.seasoned = cache->seasoned_domain({});

@@ -4,6 +4,7 @@
 // Threads:    the engine thread; positions of a mean are shared out over the pool.
 // Not here:   the mean itself (kv/mean_kv.h), where it goes among other copies (ContentCache::find_pieces).
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/content_cache.h"
@@ -18,9 +19,40 @@ constexpr int32_t kSameContext = 64;
 
 }  // namespace
 
+// Of each text the mean over the most contexts, in whichever of the namespaces it is; of equal ones that of the namespace
+// that was named first. A part of another document's mean hides no whole one.
+std::vector<Piece> ContentCache::find_means(std::span<const int32_t> prompt, const ClipRules& rules,
+                                            const ContentDomains& domains, SearchCost& cost) const {
+  std::vector<std::vector<Piece>> lists;  // by namespace
+  domains.each([&](const ContentDomains& of) {
+    if (of.seasoned != 0)
+      lists.push_back(index_.find_pieces(prompt, rules.from, of.seasoned, min_segment_, rules.marks, &cost));
+  });
+  std::erase_if(lists, [](const std::vector<Piece>& list) { return list.empty(); });
+  if (lists.size() == 1) return std::move(lists[0]);
+  std::vector<Piece> out;
+  for (const bool whole : {true, false}) {
+    for (int contexts = kMostContexts; contexts > 0 && !lists.empty(); --contexts) {
+      for (const std::vector<Piece>& list : lists) {
+        std::vector<Piece> next;
+        std::ranges::copy_if(list, std::back_inserter(next), [&](const Piece& piece) {
+          return index_.info(piece.segment).contexts == contexts && is_whole(piece, rules) == whole;
+        });
+        fill_gaps(next, min_segment_, out);
+      }
+    }
+  }
+  return out;
+}
+
+// A mean that is all of its segment, or holds all of a mark.
+bool ContentCache::is_whole(const Piece& piece, const ClipRules& rules) const {
+  return holds_mark(piece, rules) || std::ssize(index_.info(piece.segment).tokens) == piece.count;
+}
+
 // Whether one of the exact pieces (sorted, disjoint) has the mean's text behind the text that is before it here.
 bool ContentCache::in_same_context(std::span<const int32_t> prompt, const Piece& mean,
-                                   const std::vector<Piece>& exact) const {
+                                   std::span<const Piece> exact) const {
   const auto after = std::ranges::upper_bound(exact, mean.pos, {}, &Piece::pos);
   if (after == exact.begin()) return false;
   const Piece& copy = *std::prev(after);
