@@ -98,6 +98,10 @@ class ContentCache {
   // What of it is in other namespaces than the request's own: exact KV, and pieces that its policy computed.
   std::vector<Piece> elsewhere(const Found& found, const ContentDomains& domains) const;
 
+  // With Wanted::seasoned: whether what was found of this text of the prompt comes before a clean copy of it. REQUIRES:
+  // nothing has changed here since.
+  bool before_clean(std::span<const int32_t> prompt, const Found& found, Run text) const;
+
   // Those marked parts of a prompt that have no clean copy for it (index/clean_pieces.h), but for the shortest.
   std::vector<TokenMark> without_clean_copy(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
                                             const ContentDomains& domains) const;

@@ -61,6 +61,15 @@ bool ContentCache::in_same_context(std::span<const int32_t> prompt, const Piece&
   return missing <= 0 || index_.shared_context(prompt, copy, missing) >= missing;
 }
 
+bool ContentCache::before_clean(std::span<const int32_t> prompt, const Found& found, Run text) const {
+  for (const Piece& piece : found.known) {
+    if (piece.pos < found.layout.prefix || piece.pos > text.begin || piece.pos + piece.count < text.end) continue;
+    const SegmentInfo& info = index_.info(piece.segment);
+    return info.contexts > 0 || (info.exact && in_same_context(prompt, {0, 0, text.size(), text.begin}, {&piece, 1}));
+  }
+  return false;
+}
+
 std::vector<TokenMark> ContentCache::without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
                                                       DomainId seasoned, int contexts) const {
   std::vector<TokenMark> out;
