@@ -1,6 +1,7 @@
 #include "engine/seasoner.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -24,14 +25,22 @@ void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
     all_wait = all_wait && waits(key);
   }
   if (!often || all_wait || waiting_.size() >= kMaxWaiting) return;
-  for (const Digest& key : set.keys) asked_.forget(key);
   set.documents.resize(marks.size());
   set.documents[0].ids.assign(s.tokens.begin(), s.tokens.begin() + marks[0].begin);
   for (size_t i = 0; i < marks.size(); ++i) set.documents[i].add_marked(part(marks[i]));
+  if (!has_contexts(set.documents)) return;
+  for (const Digest& key : set.keys) asked_.forget(key);
   set.domains = {.exact = s.domains.exact, .seasoned = s.domains.seasoned};
   set.owner = s.owner;
   set.rounds = season_.contexts;
   waiting_.push_back(std::move(set));
+}
+
+// Whether any two fit into one prompt: in whatever order, there are passes then.
+bool Seasoner::has_contexts(std::span<const Prompt> documents) const {
+  std::vector<size_t> order(documents.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  return !season_sets(documents, order, season_.context).empty();
 }
 
 bool Seasoner::waits(const Digest& key) const {

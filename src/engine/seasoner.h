@@ -59,6 +59,7 @@ class Seasoner : public IdleWork {
     std::vector<Prompt> passes;  // of the order that is being computed, the last one first
     int interrupts = 0;
   };
+  bool has_contexts(std::span<const Prompt> documents) const;
   bool waits(const Digest& key) const;
   std::optional<Set> take_running();
   const SeasonOptions season_;

@@ -60,6 +60,30 @@ TEST(SeasonPrompts, NoPromptIsLongerThanItsBounds) {
   EXPECT_TRUE(season_prompts(documents(1, 30), {.contexts = 4}).empty());
 }
 
+// Who is left alone stands behind another one's text, which gets no context of it.
+TEST(SeasonPrompts, NobodyStandsAlone) {
+  std::map<int32_t, int> held;
+  const auto prompts = season_prompts(documents(5, 3000), {.contexts = 3});
+  ASSERT_EQ(prompts.size(), 9u);
+  for (const Prompt& prompt : prompts) {
+    ASSERT_EQ(prompt.ids.size(), 6002u) << "two of them";
+    EXPECT_EQ(prompt.marks.back().end, 6002);
+    EXPECT_NE(prompt.ids[2], prompt.ids.back());
+    for (const TokenMark& mark : prompt.marks) ++held[prompt.ids[static_cast<size_t>(mark.begin)]];
+  }
+  for (int32_t d = 0; d < 5; ++d) EXPECT_EQ(held[d], 3) << d;
+  // Number 2 fits with nobody.
+  std::vector<Prompt> sizes = documents(3, 10);
+  sizes[2].add_marked(std::vector<int32_t>(85, 2)), sizes[2].marks = {{2, 97}};
+  held.clear();
+  for (const Prompt& prompt : season_prompts(sizes, {.contexts = 6, .context = 100})) {
+    EXPECT_EQ(prompt.ids.size(), 22u);
+    for (const TokenMark& mark : prompt.marks) ++held[prompt.ids[static_cast<size_t>(mark.begin)]];
+  }
+  EXPECT_EQ(held, (std::map<int32_t, int>({{0, 6}, {1, 6}})));
+  EXPECT_TRUE(season_prompts(documents(3, 60), {.contexts = 3, .context = 100}).empty());
+}
+
 // What stands before all is the first one's beginning; the others need none.
 TEST(SeasonPrompts, OtherBeginningsDoNotCount) {
   std::vector<Prompt> some = documents(2, 10);
@@ -161,6 +185,13 @@ TEST_F(SeasonerTest, ItTakesItsShareOfTheTime) {
     EXPECT_GE(*seasoner.ready() - before, std::chrono::milliseconds(200))
         << "20 ms of work, nine times as long a pause";
   }
+}
+
+TEST_F(SeasonerTest, DocumentsOfWhichNoTwoFitAreLeftAlone) {
+  Seasoner narrow({.contexts = 2, .context = 81}, 1), wide({.contexts = 2, .context = 82}, 1);
+  for (int i = 0; i < 2; ++i) ask(narrow, {1, 2, 3}), ask(wide, {1, 2, 3});
+  EXPECT_FALSE(narrow.ready().has_value());
+  EXPECT_TRUE(wide.ready().has_value());
 }
 
 TEST_F(SeasonerTest, WhatWaitsIsBounded) {

@@ -101,6 +101,8 @@ FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
   info_.backend = "reference";
   info_.fingerprint = "fake";
   info_.context = options.context;
+  info_.kv_bytes_per_token = 1;
+  info_.kv_pool_bytes = options.pool_tokens;
   info_.longest_prompt = 4 * int64_t{options.context};
   info_.vocab = kVocab;
   info_.width = 16;

@@ -23,6 +23,7 @@ namespace kvilt::server {
 struct FakeOptions {
   double seconds_per_token = 0;
   int context = 4096;
+  int pool_tokens = 8192;  // that its KV pool seems to hold
   int max_running = 16;
   int max_queue = 64;
   int answer_tokens = 40;  // then eos
