@@ -32,6 +32,30 @@ struct SeasonOptions {
   int context = INT32_MAX;  // of the model: a prompt is not longer, unless one document alone makes it so
 };
 
+// Random orders of documents: none equal to the one in which they came, or to an earlier one, as long as there are
+// others; then none more often than others. Two documents have two orders.
+class SeasonOrders {
+ public:
+  explicit SeasonOrders(size_t documents) : drawn_(1, std::vector<size_t>(documents)) {
+    std::iota(drawn_[0].begin(), drawn_[0].end(), size_t{0});
+  }
+  const std::vector<size_t>& as_they_came() const { return drawn_.front(); }
+  // `order` shuffled; again, where that order is not wanted.
+  std::vector<size_t> draw(std::vector<size_t> order, std::mt19937_64& rng) {
+    size_t orders = 1;  // that there are, or more than were drawn
+    for (size_t i = 2; i <= order.size() && orders <= drawn_.size(); ++i) orders *= i;
+    const auto most = static_cast<std::ptrdiff_t>(drawn_.size() / orders);
+    do {
+      for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
+    } while (std::ranges::count(drawn_, order) > most);
+    drawn_.push_back(order);
+    return order;
+  }
+
+ private:
+  std::vector<std::vector<size_t>> drawn_;
+};
+
 // Of the documents of one prompt those that get a context, in order. One by itself would have none but the beginning:
 // it stands behind another one's text, which gets none.
 struct SeasonSet {
@@ -88,15 +112,15 @@ inline Prompt season_prompt(std::span<const Prompt> documents, const SeasonSet& 
   return out;
 }
 
-// Prompts in which every document stands `contexts` times, each time behind others in random order; season_sets() says
-// which are left out. Fewer than two documents: none, for they have no other context.
+// Prompts in which every document stands `contexts` times, each time behind others in another random order;
+// season_sets() says which are left out. Fewer than two documents: none, for they have no other context.
 inline std::vector<Prompt> season_prompts(std::span<const Prompt> documents, const SeasonOptions& options) {
   std::vector<Prompt> out;
   std::mt19937_64 rng(options.seed);
-  std::vector<size_t> order(documents.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+  SeasonOrders orders(documents.size());
+  std::vector<size_t> order = orders.as_they_came();
   for (int c = 0; c < options.contexts; ++c) {
-    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
+    order = orders.draw(std::move(order), rng);
     for (const SeasonSet& set : season_sets(documents, order, options.context))
       out.push_back(season_prompt(documents, set));
   }

@@ -1,7 +1,6 @@
 #include "engine/seasoner.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -33,14 +32,13 @@ void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
   set.domains = {.exact = s.domains.exact, .seasoned = s.domains.seasoned};
   set.owner = s.owner;
   set.rounds = season_.contexts;
+  set.orders.emplace(marks.size());
   waiting_.push_back(std::move(set));
 }
 
 // Whether any two fit into one prompt: in whatever order, there are passes then.
 bool Seasoner::has_contexts(std::span<const Prompt> documents) const {
-  std::vector<size_t> order(documents.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  return !season_sets(documents, order, season_.context).empty();
+  return !season_sets(documents, SeasonOrders(documents.size()).as_they_came(), season_.context).empty();
 }
 
 bool Seasoner::waits(const Digest& key) const {
@@ -52,10 +50,10 @@ std::unique_ptr<Sequence> Seasoner::start() {
   CHECK(!running_ && !waiting_.empty());
   Set& set = waiting_.front();
   if (set.passes.empty()) {
-    SeasonOptions one = season_;
-    one.contexts = 1;
-    one.seed = rng_();
-    set.passes = season_prompts(set.documents, one);
+    std::mt19937_64 rng(rng_());
+    const std::vector<size_t> order = set.orders->draw(set.orders->as_they_came(), rng);
+    for (const SeasonSet& one : season_sets(set.documents, order, season_.context))
+      set.passes.push_back(season_prompt(set.documents, one));
   }
   auto s = sequence(set.passes.back(), "full", set.domains, set.owner);
   s->request.publish = false;

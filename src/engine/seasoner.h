@@ -55,7 +55,8 @@ class Seasoner : public IdleWork {
     std::vector<Prompt> documents;  // what stands before them is in the first one only
     ContentDomains domains;
     OwnerId owner = 0;
-    int rounds = 0;              // random orders still to come
+    int rounds = 0;  // random orders still to come
+    std::optional<SeasonOrders> orders;
     std::vector<Prompt> passes;  // of the order that is being computed, the last one first
     int interrupts = 0;
   };

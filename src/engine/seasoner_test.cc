@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <random>
+#include <set>
 #include <thread>
 
 namespace kvilt {
@@ -82,6 +84,40 @@ TEST(SeasonPrompts, NobodyStandsAlone) {
   }
   EXPECT_EQ(held, (std::map<int32_t, int>({{0, 6}, {1, 6}})));
   EXPECT_TRUE(season_prompts(documents(3, 60), {.contexts = 3, .context = 100}).empty());
+}
+
+// Orders do not repeat one another, nor the one in which the documents came, while there are others.
+TEST(SeasonPrompts, OrdersDoNotRepeat) {
+  using Order = std::vector<int32_t>;
+  const auto orders = [](int count, int contexts, uint64_t seed) {
+    std::vector<Order> out;
+    for (const Prompt& prompt : season_prompts(documents(count, 10), {.contexts = contexts, .seed = seed})) {
+      Order& order = out.emplace_back();
+      for (const TokenMark& mark : prompt.marks) order.push_back(prompt.ids[static_cast<size_t>(mark.begin)]);
+    }
+    return out;
+  };
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    EXPECT_EQ(orders(2, 1, seed), (std::vector<Order>{{1, 0}}));
+    const auto three = orders(3, 5, seed);
+    EXPECT_EQ(std::set<Order>(three.begin(), three.end()).size(), 5u) << seed;
+    EXPECT_EQ(std::ranges::count(three, Order({0, 1, 2})), 0) << seed;
+    std::map<Order, int> eleven;  // and the one in which they came: each of six twice
+    for (const Order& order : orders(3, 11, seed)) ++eleven[order];
+    for (const auto& [order, times] : eleven) EXPECT_EQ(times, std::ranges::is_sorted(order) ? 1 : 2) << seed;
+  }
+  // Where no order repeats, they are those of a plain shuffle: of many documents what was measured stays.
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    for (const int count : {8, 10}) {
+      std::mt19937_64 rng(seed);
+      Order order;
+      for (int32_t i = 0; i < count; ++i) order.push_back(i);
+      for (const Order& drawn : orders(count, 4, seed)) {
+        for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
+        EXPECT_EQ(drawn, order) << seed << " " << count;
+      }
+    }
+  }
 }
 
 // What stands before all is the first one's beginning; the others need none.
@@ -185,6 +221,17 @@ TEST_F(SeasonerTest, ItTakesItsShareOfTheTime) {
     EXPECT_GE(*seasoner.ready() - before, std::chrono::milliseconds(200))
         << "20 ms of work, nine times as long a pause";
   }
+}
+
+TEST_F(SeasonerTest, ASetsOrdersDoNotRepeat) {
+  Seasoner seasoner({.contexts = 5}, 1);
+  for (int i = 0; i < 2; ++i) ask(seasoner, {1, 2, 3});
+  std::set<std::vector<int32_t>> orders;
+  for (int pass = 0; pass < 5; ++pass) {
+    orders.insert(seasoner.start()->tokens);
+    seasoner.finish({});
+  }
+  EXPECT_EQ(orders.size(), 5u);
 }
 
 TEST_F(SeasonerTest, DocumentsOfWhichNoTwoFitAreLeftAlone) {
