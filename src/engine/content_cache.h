@@ -167,8 +167,9 @@ class ContentCache {
   void attach(const PageTable& kv, const AnnexBlock& block, int64_t spare);
 
   // The marked parts that the request computed exactly count as one more context of theirs, unless they have kMostContexts
-  // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room for them.
-  void season(const Own& own, ThreadPool& pool);
+  // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room for them. Returns
+  // Completion::contexts.
+  std::vector<int> season(const Own& own, ThreadPool& pool);
 
   void clear();
   // From now on the cached texts' continuations can be found (ContentIndex::find_continuation).
@@ -233,7 +234,7 @@ class ContentCache {
   void mark_prefix(const Own& own);
   void publish_repaired(const Own& own);
   std::optional<Piece> holder_of(std::span<const int32_t> tokens, DomainId domain) const;
-  void season(const Own& own, const TokenMark& mark, ThreadPool& pool);
+  int season(const Own& own, const TokenMark& mark, ThreadPool& pool);
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;
   std::vector<Piece> find_pieces(const Search& search) const;

@@ -81,20 +81,24 @@ std::vector<TokenMark> ContentCache::without_contexts(std::span<const int32_t> p
   return out;
 }
 
-void ContentCache::season(const Own& own, ThreadPool& pool) {
+std::vector<int> ContentCache::season(const Own& own, ThreadPool& pool) {
+  std::vector<int> out(own.marks.size());
   const bool exact = own.layout.exact_end() == own.layout.prompt_len && own.exact.pos >= own.layout.prefix;
-  if (!exact || !own.kv.whole()) return;
-  for (const TokenMark& mark : own.marks) {
-    if (mark.end - mark.begin >= min_segment_ && own.kv.owns({mark.begin, mark.end})) season(own, mark, pool);
+  if (!exact || !own.kv.whole()) return out;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const TokenMark& mark = own.marks[i];
+    if (mark.end - mark.begin >= min_segment_ && own.kv.owns({mark.begin, mark.end})) out[i] = season(own, mark, pool);
   }
+  return out;
 }
 
-void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool) {
+// Over how many contexts the mark's mean is with this one; 0: it was not added.
+int ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool) {
   const Run run{mark.begin, mark.end}, whole{0, run.size()};
   const auto tokens = own.tokens.subspan(run.begin, run.size());
   const CachedSegment* old = copy_of(tokens, own.domains.seasoned);
   const int contexts = old ? index_.info(old->id).contexts : 0;
-  if (contexts >= kMostContexts) return;
+  if (contexts >= kMostContexts) return 0;
   const auto now = own.kv.publish(run);
   std::vector<MeanPart> parts;
   if (old) parts.push_back({old->parts[0].kv.get(), old->parts[0].of_kv({old->pos, old->pos + old->count})});
@@ -104,7 +108,7 @@ void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& poo
   const KvShape& shape = store_.shape();
   const PinnedPages kept = parts[0].kv->pin(parts[0].positions);  // while others make room
   const int64_t pages = int64_t{shape.L} * shape.G * ((run.size() + shape.P - 1) / shape.P);
-  if (!make_room(pages, own.kv.owner())) return;
+  if (!make_room(pages, own.kv.owner())) return 0;
   const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
   mean->give_to(own.kv.owner());
   const Run at = parts[0].positions;
@@ -114,7 +118,9 @@ void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& poo
   const SegmentId replaced = old ? old->id : 0, id = segments_.next_id();
   enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}, own.request}, std::move(info),
         {whole});
+  if (!index_.contains(id)) return 0;
   if (replaced != 0) erase(replaced);
+  return contexts + 1;
 }
 
 }  // namespace kvilt

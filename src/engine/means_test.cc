@@ -133,6 +133,21 @@ TEST_F(MeansTest, ACopyInTheSameContextComesBeforeACleanOne) {
   EXPECT_EQ(cache->index().info(mean).contexts, 1);
 }
 
+// What came of each marked part is said: over how many contexts its mean is now, or that this one was not added.
+TEST_F(MeansTest, SaysWhatWasAdded) {
+  using Contexts = std::vector<int>;
+  const auto season = [&](int n) {
+    Asked asked = compute(join(text(60 + n, 10), a, text(1000 + n, 2), b), {{10, 30}, {30, 32}, {32, 52}}, false);
+    return cache->season(asked.own(domains), pool);
+  };
+  for (int n = 1; n <= kMostContexts; ++n) EXPECT_EQ(season(n), (Contexts{n, 0, n})) << "a few tokens have no mean";
+  EXPECT_EQ(season(kMostContexts + 1), (Contexts{0, 0, 0})) << "these have enough";
+  EXPECT_EQ(cache->seasoned().by_contexts[kMostContexts], 2);
+  open(5);  // 40 tokens
+  look_in_mine();
+  EXPECT_EQ(cache->season(compute(join(text(60, 10), a), {{10, 30}}, false).own(domains), pool), (Contexts{0}));
+}
+
 // A request waits for no clean copy that is stored where a mean, or a copy in this very context, is used.
 TEST_F(MeansTest, NobodyWaitsForACleanCopyThatAMeanComesBefore) {
   const Tokens head = text(7, 5), before = text(8, 100);

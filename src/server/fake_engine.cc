@@ -368,6 +368,10 @@ void FakeEngine::place(Running& running) {
   usage.fresh = usage.prompt - usage.prefix;
   usage.policy = running.request.policy.name.empty() ? "naive" : running.request.policy.name;
   usage.steps = 1;
+  if (running.request.season) {
+    for (const TokenMark& mark : running.request.prompt.marks)
+      running.completion.contexts.push_back(mark.end - mark.begin < kLeastSeasoned ? 0 : 1);
+  }
   if (running.request.explain != Explain::kNo) {
     if (usage.prefix > 0)
       running.completion.quilt.push_back({.kind = PatchKind::kPrefix, .count = usage.prefix, .exact = true});

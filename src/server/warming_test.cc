@@ -35,6 +35,7 @@ TEST_F(WarmingTest, EventsTellOfDocumentsAndThenOfContexts) {
       EXPECT_EQ(event["done"], std::min(i + 1, 3));
       EXPECT_EQ(event["seasoning"]["of"], 2);
       EXPECT_EQ(event["seasoning"]["contexts"], passes / kPasses) << "that all have had";
+      EXPECT_TRUE(event["seasoning"]["without"].empty());
       EXPECT_EQ(event["seasoning"]["passes"], passes);
     }
     EXPECT_GE(told[6]["seasoning"]["tokens"], told[3]["seasoning"]["tokens"]);
@@ -63,6 +64,24 @@ TEST_F(WarmingTest, WithoutBeingAskedItSaysTheSameAtTheEnd) {
   const auto one = running.post(routes[0] + "?stream=1", R"({"documents": [{"text": "a"}], "kvilt": {"season": 2}})");
   EXPECT_EQ(events(one->body).size(), 2u) << "one document has no contexts";
   EXPECT_FALSE(events(one->body).back().contains("seasoning"));
+}
+
+// A context counts where the engine added it, and the answer names who got none.
+TEST_F(WarmingTest, WhatWasNotAddedDoesNotCount) {
+  const auto seasoned = [](const LiveServer& by, const std::string& documents) {
+    const auto reply = by.post("/v1/documents", R"({"documents": [)" + documents + R"(], "kvilt": {"season": 2}})");
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return Json::parse(reply->body)["seasoning"];
+  };
+  const std::string three = R"({"text": "hi there"}, {"text": "so"}, {"text": "and on"})";
+  Json told = seasoned(running, three);
+  EXPECT_EQ(told["contexts"], 2);
+  EXPECT_EQ(told["without"], Json::array({1})) << "it is too short for a mean";
+  const LiveServer narrow{{.pool_tokens = 20}};  // no room for two
+  told = seasoned(narrow, R"({"text": "hi there"}, {"text": "so long"})");
+  EXPECT_EQ(told["contexts"], 0);
+  EXPECT_EQ(told["passes"], 0);
+  EXPECT_EQ(told["without"], Json::array({0, 1}));
 }
 
 TEST_F(WarmingTest, AFailureIsTheLastEvent) {
