@@ -12,11 +12,12 @@ void CleanCopier::asked(const Sequence& s, std::span<const TokenMark> missing) {
   const std::span<const int32_t> tokens = s.tokens;
   const auto before = tokens.first(static_cast<size_t>(s.request.prompt.marks[0].begin));
   const Digest behind = asked_.key(s.domains.exact, before);  // once: it may be a long history, and the marks hundreds
+  AskCounter::Asker asker(asked_, tokens);
   for (const TokenMark& mark : missing) {
     if (waiting_.size() >= kMaxWaiting) return;
     const auto document = tokens.subspan(mark.begin, mark.end - mark.begin);
     const Digest key = asked_.key(behind, document);
-    if (waits(key) || !asked_.asked(key)) continue;
+    if (waits(key) || !asked_.asked(key, asker)) continue;
     asked_.forget(key);
     Document next{key, {{before.begin(), before.end()}, {}}, s.domains.exact, s.owner};
     next.prompt.add_marked(document);

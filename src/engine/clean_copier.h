@@ -18,7 +18,7 @@ namespace kvilt {
 
 class CleanCopier : public IdleWork {
  public:
-  static constexpr int kOften = 3;  // prompts that begin alike and ask for the same document
+  static constexpr int kOften = 3;  // conversations that begin alike and ask for the same document
   static constexpr size_t kMaxWaiting = 16;
   static constexpr int kMostInterrupts = 8;  // then a document has had its tries until it is asked for often again
 

@@ -31,6 +31,23 @@ TEST(CleanCopier, WhatIsAskedForOftenIsCopiedBehindTheBeginning) {
   EXPECT_FALSE(copier.ready());
 }
 
+TEST(CleanCopier, TheTurnsOfAConversationAreNotMany) {
+  CleanCopier copier;
+  Sequence turn = asks_for(2);
+  turn.tokens.push_back(-10);
+  for (int i = 0; i < 2 * CleanCopier::kOften; ++i) {
+    copier.asked(turn, turn.request.prompt.marks);
+    turn.tokens.insert(turn.tokens.end(), 9, 100 + i);
+  }
+  EXPECT_FALSE(copier.ready());
+  for (int i = 1; i < CleanCopier::kOften; ++i) {
+    Sequence other = asks_for(2);
+    other.tokens.push_back(-10 - i);
+    copier.asked(other, other.request.prompt.marks);
+  }
+  EXPECT_TRUE(copier.ready());
+}
+
 TEST(CleanCopier, OneThatIsAlwaysInterruptedKeepsNobodyFromItsTurn) {
   CleanCopier copier;
   const Sequence asked = asks_for(2);

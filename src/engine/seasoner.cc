@@ -17,10 +17,11 @@ void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
     return std::span<const int32_t>(s.tokens).subspan(mark.begin, mark.end - mark.begin);
   };
   Set set;
+  AskCounter::Asker asker(asked_, s.tokens);
   bool often = false, all_wait = true;
   for (const TokenMark& mark : missing) {
     const Digest& key = set.keys.emplace_back(asked_.key(s.domains.seasoned, part(mark)));
-    often |= asked_.asked(key);
+    often |= asked_.asked(key, asker);
     all_wait = all_wait && waits(key);
   }
   if (!often || all_wait || waiting_.size() >= kMaxWaiting) return;

@@ -25,7 +25,7 @@ namespace kvilt {
 
 class Seasoner : public IdleWork {
  public:
-  static constexpr int kOften = 2;           // prompts that ask for the same document
+  static constexpr int kOften = 2;           // conversations that ask for the same document
   static constexpr int kMostInterrupts = 8;  // of a set: then it is given up
   static constexpr size_t kMaxWaiting = 16;
   static constexpr int32_t kMaxTokens = 1 << 16;  // of a set and what stands before it: larger ones are left alone

@@ -133,7 +133,7 @@ TEST(SeasonPrompts, OtherBeginningsDoNotCount) {
 class SeasonerTest : public testing::Test {
  protected:
   // A request that marks documents `of`, all of which lack contexts.
-  static void ask(Seasoner& seasoner, const std::vector<int32_t>& of) {
+  static void ask(Seasoner& seasoner, const std::vector<int32_t>& of, const std::vector<int32_t>& behind = {}) {
     Sequence s;
     s.domains.exact = 7;
     s.domains.seasoned = 9;
@@ -143,6 +143,7 @@ class SeasonerTest : public testing::Test {
       s.tokens.insert(s.tokens.end(), 40, d);
       s.request.prompt.marks.push_back({begin, begin + 40});
     }
+    s.tokens.insert(s.tokens.end(), behind.begin(), behind.end());
     seasoner.asked(s, s.request.prompt.marks);
   }
   static std::vector<int32_t> run(Seasoner& seasoner) {
@@ -221,6 +222,18 @@ TEST_F(SeasonerTest, ItTakesItsShareOfTheTime) {
     EXPECT_GE(*seasoner.ready() - before, std::chrono::milliseconds(200))
         << "20 ms of work, nine times as long a pause";
   }
+}
+
+TEST_F(SeasonerTest, TheTurnsOfAConversationDoNotPutItInLine) {
+  Seasoner seasoner({.contexts = 2}, 1);
+  std::vector<int32_t> said;
+  for (int32_t turn = 0; turn < 5; ++turn) {
+    said.push_back(1000 + turn);
+    ask(seasoner, {1, 2}, said);
+  }
+  EXPECT_FALSE(seasoner.ready().has_value());
+  ask(seasoner, {1, 2}, {2000});
+  EXPECT_TRUE(seasoner.ready().has_value());
 }
 
 TEST_F(SeasonerTest, ASetsOrdersDoNotRepeat) {
