@@ -6,12 +6,12 @@
 // Not here:   whether there is a copy (ContentCache::without_clean_copy), publishing it.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
 
 #include "engine/ask_counter.h"
+#include "engine/fair_line.h"
 #include "engine/idle_work.h"
 
 namespace kvilt {
@@ -47,7 +47,7 @@ class CleanCopier : public IdleWork {
   bool waits(const Digest& key) const;
 
   AskCounter asked_{kOften};
-  std::deque<Document> waiting_;
+  FairLine<Document> waiting_{kMaxWaiting};
   std::optional<Document> now_;
 };
 

@@ -31,6 +31,20 @@ TEST(CleanCopier, WhatIsAskedForOftenIsCopiedBehindTheBeginning) {
   EXPECT_FALSE(copier.ready());
 }
 
+TEST(CleanCopier, TenantsTakeTurns) {
+  CleanCopier copier;
+  Sequence many = asks_for(30), one = asks_for(1);
+  many.owner = 1, one.owner = 2, one.domains.exact = 5;
+  for (int i = 0; i < CleanCopier::kOften; ++i) copier.asked(many, many.request.prompt.marks);
+  for (int i = 0; i < CleanCopier::kOften; ++i) copier.asked(one, one.request.prompt.marks);
+  std::vector<OwnerId> turns;
+  for (int i = 0; i < 3; ++i) {
+    turns.push_back(copier.start()->owner);
+    copier.finish({});
+  }
+  EXPECT_EQ(turns, (std::vector<OwnerId>{1, 2, 1}));
+}
+
 TEST(CleanCopier, TheTurnsOfAConversationAreNotMany) {
   CleanCopier copier;
   Sequence turn = asks_for(2);

@@ -24,7 +24,7 @@ void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
     often |= asked_.asked(key, asker);
     all_wait = all_wait && waits(key);
   }
-  if (!often || all_wait || waiting_.size() >= kMaxWaiting) return;
+  if (!often || all_wait || !waiting_.has_room(s.owner, now_ ? 1 : 0)) return;
   set.documents.resize(marks.size());
   set.documents[0].ids.assign(s.tokens.begin(), s.tokens.begin() + marks[0].begin);
   for (size_t i = 0; i < marks.size(); ++i) set.documents[i].add_marked(part(marks[i]));
@@ -34,7 +34,7 @@ void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
   set.owner = s.owner;
   set.rounds = season_.contexts;
   set.orders.emplace(marks.size());
-  waiting_.push_back(std::move(set));
+  waiting_.push(std::move(set));
 }
 
 // Whether any two fit into one prompt: in whatever order, there are passes then.
@@ -43,13 +43,13 @@ bool Seasoner::has_contexts(std::span<const Prompt> documents) const {
 }
 
 bool Seasoner::waits(const Digest& key) const {
-  return std::ranges::any_of(waiting_,
-                             [&](const Set& set) { return std::ranges::find(set.keys, key) != set.keys.end(); });
+  const auto holds = [&](const Set& set) { return std::ranges::find(set.keys, key) != set.keys.end(); };
+  return (now_ && holds(*now_)) || std::ranges::any_of(waiting_, holds);
 }
 
 std::unique_ptr<Sequence> Seasoner::start() {
-  CHECK(!running_ && !waiting_.empty());
-  Set& set = waiting_.front();
+  CHECK(!now_ && !waiting_.empty());
+  Set& set = now_.emplace(waiting_.pop());
   if (set.passes.empty()) {
     std::mt19937_64 rng(rng_());
     const std::vector<size_t> order = set.orders->draw(set.orders->as_they_came(), rng);
@@ -59,36 +59,33 @@ std::unique_ptr<Sequence> Seasoner::start() {
   auto s = sequence(set.passes.back(), "full", set.domains, set.owner);
   s->request.publish = false;
   s->request.season = true;
-  running_ = true;
   begun_ = Clock::now();
   return s;
 }
 
-// The set whose pass ran, out of the line; its time counts, however it ended. Nothing where none ran.
+// The set whose pass ran; its time counts, however it ended. Nothing where none ran.
 std::optional<Seasoner::Set> Seasoner::take_running() {
-  if (!std::exchange(running_, false)) return {};
+  if (!now_) return {};
   const auto now = Clock::now();
   next_ = now + std::chrono::duration_cast<Clock::duration>((now - begun_) * (1 / share_ - 1));
-  std::optional<Set> set = std::move(waiting_.front());
-  waiting_.pop_front();
-  return set;
+  return std::exchange(now_, {});
 }
 
 void Seasoner::interrupt() {
-  if (auto set = take_running(); set && ++set->interrupts < kMostInterrupts) waiting_.push_back(*std::move(set));
+  if (auto set = take_running(); set && ++set->interrupts < kMostInterrupts) waiting_.push(*std::move(set));
 }
 
-// Sets take turns: none waits for all passes of another.
+// Sets take turns, and so do tenants: none waits for all passes of another.
 void Seasoner::finish(Completion completion) {
   auto set = take_running();
   if (!set) return;
   set->passes.pop_back();
   if (set->passes.empty()) --set->rounds;
-  if (set->rounds > 0 && !completion.error) waiting_.push_back(*std::move(set));
+  if (set->rounds > 0 && !completion.error) waiting_.push(*std::move(set));
 }
 
 void Seasoner::clear() {
-  CHECK(!running_);
+  CHECK(!now_);
   waiting_.clear();
   asked_.clear();
 }

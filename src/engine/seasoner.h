@@ -11,13 +11,13 @@
 // Not here:   the mean (kv/mean_kv.h), which parts lack contexts (ContentCache::without_contexts).
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <random>
 #include <span>
 #include <vector>
 
 #include "engine/ask_counter.h"
+#include "engine/fair_line.h"
 #include "engine/idle_work.h"
 #include "kvilt/season.h"
 
@@ -35,8 +35,8 @@ class Seasoner : public IdleWork {
 
   bool wanted() const { return season_.contexts > 0; }
   int contexts() const { return season_.contexts; }
-  int running() const { return running_ ? 1 : 0; }  // sets of which a pass is being computed
-  int waiting() const { return static_cast<int>(waiting_.size()) - running(); }
+  int running() const { return now_ ? 1 : 0; }  // sets of which a pass is being computed
+  int waiting() const { return static_cast<int>(waiting_.size()); }
 
   // The prefill of a real request ended; `missing` are parts that it marked and that lack contexts in its domain of means.
   void asked(const Sequence& sequence, std::span<const TokenMark> missing);
@@ -67,8 +67,8 @@ class Seasoner : public IdleWork {
   const double share_;
   std::mt19937_64 rng_;
   AskCounter asked_{kOften};
-  std::deque<Set> waiting_;
-  bool running_ = false;  // waiting_.front()'s last pass
+  FairLine<Set> waiting_{kMaxWaiting};
+  std::optional<Set> now_;  // whose last pass runs
   Clock::time_point begun_, next_ = {};
 };
 

@@ -133,8 +133,10 @@ TEST(SeasonPrompts, OtherBeginningsDoNotCount) {
 class SeasonerTest : public testing::Test {
  protected:
   // A request that marks documents `of`, all of which lack contexts.
-  static void ask(Seasoner& seasoner, const std::vector<int32_t>& of, const std::vector<int32_t>& behind = {}) {
+  static void ask(Seasoner& seasoner, const std::vector<int32_t>& of, const std::vector<int32_t>& behind = {},
+                  OwnerId owner = 0) {
     Sequence s;
+    s.owner = owner;
     s.domains.exact = 7;
     s.domains.seasoned = 9;
     s.tokens = {-1, -2};
@@ -222,6 +224,24 @@ TEST_F(SeasonerTest, ItTakesItsShareOfTheTime) {
     EXPECT_GE(*seasoner.ready() - before, std::chrono::milliseconds(200))
         << "20 ms of work, nine times as long a pause";
   }
+}
+
+// One tenant's many sets neither fill the line nor take all turns.
+TEST_F(SeasonerTest, TenantsTakeTurns) {
+  Seasoner seasoner({.contexts = 2}, 1);
+  const auto ask_twice = [&](int32_t document, OwnerId owner) {
+    for (int i = 0; i < 2; ++i) ask(seasoner, {document, document + 1}, {}, owner);
+  };
+  for (int32_t i = 0; i < 30; ++i) ask_twice(10 * i, 1);
+  EXPECT_EQ(seasoner.waiting(), static_cast<int>(Seasoner::kMaxWaiting));
+  ask_twice(1000, 2);
+  EXPECT_EQ(seasoner.waiting(), static_cast<int>(Seasoner::kMaxWaiting)) << "in place of the other one's last";
+  std::vector<OwnerId> turns;
+  for (int pass = 0; pass < 6; ++pass) {
+    turns.push_back(seasoner.start()->owner);
+    seasoner.finish({});
+  }
+  EXPECT_EQ(turns, (std::vector<OwnerId>{1, 2, 1, 2, 1, 1})) << "its two passes, one at a time";
 }
 
 TEST_F(SeasonerTest, TheTurnsOfAConversationDoNotPutItInLine) {
