@@ -16,6 +16,7 @@ void CleanCopier::asked(const Sequence& s, std::span<const TokenMark> missing) {
   for (const TokenMark& mark : missing) {
     if (!waiting_.has_room(s.owner)) return;
     const auto document = tokens.subspan(mark.begin, mark.end - mark.begin);
+    if (before.size() + document.size() > kMaxTokens) continue;
     const Digest key = asked_.key(behind, document);
     if (waits(key) || !asked_.asked(key, asker)) continue;
     asked_.forget(key);

@@ -20,6 +20,7 @@ class CleanCopier : public IdleWork {
  public:
   static constexpr int kOften = 3;  // conversations that begin alike and ask for the same document
   static constexpr size_t kMaxWaiting = 16;
+  static constexpr size_t kMaxTokens = size_t{1} << 16;  // of a document and what stands before it
   static constexpr int kMostInterrupts = 8;  // then a document has had its tries until it is asked for often again
 
   // The prefill of a real request ended; `missing` are parts that it marked.

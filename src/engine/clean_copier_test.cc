@@ -31,6 +31,18 @@ TEST(CleanCopier, WhatIsAskedForOftenIsCopiedBehindTheBeginning) {
   EXPECT_FALSE(copier.ready());
 }
 
+TEST(CleanCopier, WhatStandsBeforeIsBounded) {
+  for (const size_t more : {0, 1}) {
+    CleanCopier copier;
+    Sequence s;
+    s.request.prompt.ids.assign(CleanCopier::kMaxTokens - 10 + more, -1);
+    s.request.prompt.add_marked(std::vector<int32_t>(10, 1));
+    s.tokens = s.request.prompt.ids;
+    for (int i = 0; i < CleanCopier::kOften; ++i) copier.asked(s, s.request.prompt.marks);
+    EXPECT_EQ(copier.ready().has_value(), more == 0);
+  }
+}
+
 TEST(CleanCopier, TenantsTakeTurns) {
   CleanCopier copier;
   Sequence many = asks_for(30), one = asks_for(1);

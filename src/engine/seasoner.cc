@@ -12,7 +12,7 @@ void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
   if (!wanted() || missing.empty() || marks.size() < 2) return;  // a context of one is the prompt's beginning alone
   int64_t size = marks[0].begin;
   for (const TokenMark& mark : marks) size += mark.end - mark.begin;
-  if (size > kMaxTokens) return;
+  if (size > kMaxTokens || marks[0].begin > kMaxBefore) return;
   const auto part = [&](const TokenMark& mark) {
     return std::span<const int32_t>(s.tokens).subspan(mark.begin, mark.end - mark.begin);
   };

@@ -29,6 +29,8 @@ class Seasoner : public IdleWork {
   static constexpr int kMostInterrupts = 8;  // of a set: then it is given up
   static constexpr size_t kMaxWaiting = 16;
   static constexpr int32_t kMaxTokens = 1 << 16;  // of a set and what stands before it: larger ones are left alone
+  // Of what stands before it, which each pass computes: four times as much as the documents of one.
+  static constexpr int32_t kMaxBefore = 1 << 13;
 
   // season: of each document; 0 contexts: nothing is seasoned. share: of the idle time, from .001 to 1.
   Seasoner(const SeasonOptions& season, double share) : season_(season), share_(share), rng_(season.seed) {}

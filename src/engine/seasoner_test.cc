@@ -134,12 +134,12 @@ class SeasonerTest : public testing::Test {
  protected:
   // A request that marks documents `of`, all of which lack contexts.
   static void ask(Seasoner& seasoner, const std::vector<int32_t>& of, const std::vector<int32_t>& behind = {},
-                  OwnerId owner = 0) {
+                  OwnerId owner = 0, int32_t before = 2) {
     Sequence s;
     s.owner = owner;
     s.domains.exact = 7;
     s.domains.seasoned = 9;
-    s.tokens = {-1, -2};
+    s.tokens.assign(static_cast<size_t>(before), -1);
     for (const int32_t d : of) {
       const auto begin = static_cast<int32_t>(s.tokens.size());
       s.tokens.insert(s.tokens.end(), 40, d);
@@ -223,6 +223,15 @@ TEST_F(SeasonerTest, ItTakesItsShareOfTheTime) {
     interrupted ? seasoner.interrupt() : seasoner.finish({});
     EXPECT_GE(*seasoner.ready() - before, std::chrono::milliseconds(200))
         << "20 ms of work, nine times as long a pause";
+  }
+}
+
+// What stands before the documents is computed in every pass: long ones are left alone.
+TEST_F(SeasonerTest, WhatStandsBeforeIsBounded) {
+  for (const int32_t more : {0, 1}) {
+    Seasoner seasoner({.contexts = 2}, 1);
+    for (int i = 0; i < 2; ++i) ask(seasoner, {1, 2}, {}, 0, Seasoner::kMaxBefore + more);
+    EXPECT_EQ(seasoner.ready().has_value(), more == 0);
   }
 }
 
