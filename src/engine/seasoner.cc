@@ -59,15 +59,14 @@ std::unique_ptr<Sequence> Seasoner::start() {
   auto s = sequence(set.passes.back(), "full", set.domains, set.owner);
   s->request.publish = false;
   s->request.season = true;
-  begun_ = Clock::now();
+  pace_.begin();
   return s;
 }
 
 // The set whose pass ran; its time counts, however it ended. Nothing where none ran.
 std::optional<Seasoner::Set> Seasoner::take_running() {
   if (!now_) return {};
-  const auto now = Clock::now();
-  next_ = now + std::chrono::duration_cast<Clock::duration>((now - begun_) * (1 / share_ - 1));
+  pace_.end();
   return std::exchange(now_, {});
 }
 

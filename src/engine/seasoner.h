@@ -33,7 +33,7 @@ class Seasoner : public IdleWork {
   static constexpr int32_t kMaxBefore = 1 << 13;
 
   // season: of each document; 0 contexts: nothing is seasoned. share: of the idle time, from .001 to 1.
-  Seasoner(const SeasonOptions& season, double share) : season_(season), share_(share), rng_(season.seed) {}
+  Seasoner(const SeasonOptions& season, double share) : season_(season), pace_(share), rng_(season.seed) {}
 
   bool wanted() const { return season_.contexts > 0; }
   int contexts() const { return season_.contexts; }
@@ -44,7 +44,7 @@ class Seasoner : public IdleWork {
   void asked(const Sequence& sequence, std::span<const TokenMark> missing);
 
   std::optional<Clock::time_point> ready() const override {
-    return waiting_.empty() ? std::nullopt : std::optional(next_);
+    return waiting_.empty() ? std::nullopt : std::optional(pace_.next());
   }
   std::unique_ptr<Sequence> start() override;
   void interrupt() override;
@@ -66,12 +66,11 @@ class Seasoner : public IdleWork {
   bool waits(const Digest& key) const;
   std::optional<Set> take_running();
   const SeasonOptions season_;
-  const double share_;
+  IdlePace pace_;
   std::mt19937_64 rng_;
   AskCounter asked_{kOften};
   FairLine<Set> waiting_{kMaxWaiting};
   std::optional<Set> now_;  // whose last pass runs
-  Clock::time_point begun_, next_ = {};
 };
 
 }  // namespace kvilt
