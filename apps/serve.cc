@@ -203,7 +203,8 @@ void add_serve(Program& program) {
   app.add_option("--season", options->engine.season,
                  "documents that are asked for again become means over so many contexts in idle time (0: never)")
       .show_default();
-  app.add_option("--season-share", options->engine.season_share, "share of the idle time that this takes at most")
+  app.add_option("--season-share", options->engine.season_share,
+                 "share of the idle time that this takes at most, and audits the same")
       .show_default();
   app.add_option("--linger", options->engine.linger_s,
                  "seconds that a prompt's computing outlives its client, for the same request sent again (0: none)")

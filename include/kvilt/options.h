@@ -310,7 +310,7 @@ struct EngineOptions {
   // a request comes; a second copy of each part in the pool.
   int season = 0;
 
-  // The share of the idle time that seasoning takes at most: from 0.001 to 1.
+  // The share of the idle time that seasoning takes at most, and audits the same: from 0.001 to 1.
   // Default: 0.5.
   double season_share = 0.5;
 

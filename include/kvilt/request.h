@@ -235,6 +235,9 @@ struct Completion {
   // computed again.
   std::vector<TokenMark> reused_runs, recomputed_runs;
   std::vector<PromptPatch> quilt = {};  // with Request::explain: all of the prompt, in order
+  // With Request::season: of each mark, over how many contexts its mean is with this one; 0: this one was not added,
+  // since the part is short, or was not computed exactly, or there was no room, or there are kMostContexts already.
+  std::vector<int> contexts = {};
 };
 
 // How far a prompt is. What a repair has left is an estimate; processed never falls, and ends at total.

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -30,29 +32,97 @@ struct SeasonOptions {
   int context = INT32_MAX;  // of the model: a prompt is not longer, unless one document alone makes it so
 };
 
-// Prompts in which every document stands `contexts` times, each time behind others in random order. documents: each a
-// beginning and one marked part that ends it, as Engine::document_prompts returns them; the first one's beginning
-// stands before all. Fewer than two documents: none, for they have no other context.
+// Random orders of documents: none equal to the one in which they came, or to an earlier one, as long as there are
+// others; then none more often than others. Two documents have two orders.
+class SeasonOrders {
+ public:
+  explicit SeasonOrders(size_t documents) : drawn_(1, std::vector<size_t>(documents)) {
+    std::iota(drawn_[0].begin(), drawn_[0].end(), size_t{0});
+  }
+  const std::vector<size_t>& as_they_came() const { return drawn_.front(); }
+  // `order` shuffled; again, where that order is not wanted.
+  std::vector<size_t> draw(std::vector<size_t> order, std::mt19937_64& rng) {
+    size_t orders = 1;  // that there are, or more than were drawn
+    for (size_t i = 2; i <= order.size() && orders <= drawn_.size(); ++i) orders *= i;
+    const auto most = static_cast<std::ptrdiff_t>(drawn_.size() / orders);
+    do {
+      for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
+    } while (std::ranges::count(drawn_, order) > most);
+    drawn_.push_back(order);
+    return order;
+  }
+
+ private:
+  std::vector<std::vector<size_t>> drawn_;
+};
+
+// Of the documents of one prompt those that get a context, in order. One by itself would have none but the beginning:
+// it stands behind another one's text, which gets none.
+struct SeasonSet {
+  std::vector<size_t> documents;
+  std::optional<size_t> behind = {};
+};
+
+// How the documents, in this order, share out over prompts. What fits into no prompt with any other is left out.
+// documents: each a beginning and one marked part that ends it, as Engine::document_prompts returns them; the first
+// one's beginning stands before all. context: as SeasonOptions'.
+inline std::vector<SeasonSet> season_sets(std::span<const Prompt> documents, const std::vector<size_t>& order,
+                                          int context) {
+  std::vector<SeasonSet> out;
+  if (documents.size() < 2) return out;
+  const auto head = static_cast<int64_t>(documents[0].marks.back().begin);
+  const auto size = [&](size_t i) -> int64_t {
+    const TokenMark& mark = documents[i].marks.back();
+    return mark.end - mark.begin;
+  };
+  int64_t tokens = 0;  // of the last prompt
+  for (const size_t i : order) {
+    tokens += size(i);
+    const bool fits = !out.empty() && tokens <= context;
+    if (!fits || (out.back().documents.size() > 1 && tokens > head + kSeasonTokens)) {
+      out.emplace_back();
+      tokens = head + size(i);
+    }
+    out.back().documents.push_back(i);
+  }
+  for (SeasonSet& set : out) {
+    if (set.documents.size() > 1) continue;
+    const size_t alone = set.documents[0];
+    const auto other =
+        std::ranges::find_if(order, [&](size_t i) { return i != alone && head + size(i) + size(alone) <= context; });
+    if (other != order.end()) set.behind = *other;
+  }
+  std::erase_if(out, [](const SeasonSet& set) { return set.documents.size() < 2 && !set.behind; });
+  return out;
+}
+
+inline Prompt season_prompt(std::span<const Prompt> documents, const SeasonSet& set) {
+  const auto text = [&](size_t i) {
+    const TokenMark& mark = documents[i].marks.back();
+    return std::span(documents[i].ids)
+        .subspan(static_cast<size_t>(mark.begin), static_cast<size_t>(mark.end - mark.begin));
+  };
+  const Prompt& first = documents.front();
+  Prompt out{{first.ids.begin(), first.ids.begin() + first.marks.back().begin}, {}};
+  if (set.behind) {
+    const auto behind = text(*set.behind);
+    out.ids.insert(out.ids.end(), behind.begin(), behind.end());
+  }
+  for (const size_t i : set.documents) out.add_marked(text(i));
+  return out;
+}
+
+// Prompts in which every document stands `contexts` times, each time behind others in another random order;
+// season_sets() says which are left out. Fewer than two documents: none, for they have no other context.
 inline std::vector<Prompt> season_prompts(std::span<const Prompt> documents, const SeasonOptions& options) {
   std::vector<Prompt> out;
-  if (documents.size() < 2) return out;
-  const Prompt& first = documents.front();
-  const std::span<const int32_t> head = std::span(first.ids).first(static_cast<size_t>(first.marks.back().begin));
-  const auto context = static_cast<size_t>(options.context);
   std::mt19937_64 rng(options.seed);
-  std::vector<size_t> order(documents.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+  SeasonOrders orders(documents.size());
+  std::vector<size_t> order = orders.as_they_came();
   for (int c = 0; c < options.contexts; ++c) {
-    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
-    Prompt* prompt = nullptr;
-    for (const size_t i : order) {
-      const TokenMark& mark = documents[i].marks.back();
-      const auto size = static_cast<size_t>(mark.end - mark.begin);
-      const size_t after = prompt ? prompt->ids.size() + size : 0;
-      if (!prompt || after > context || (prompt->marks.size() > 1 && after > head.size() + kSeasonTokens))
-        prompt = &out.emplace_back(Prompt{{head.begin(), head.end()}, {}});
-      prompt->add_marked(std::span(documents[i].ids).subspan(static_cast<size_t>(mark.begin), size));
-    }
+    order = orders.draw(std::move(order), rng);
+    for (const SeasonSet& set : season_sets(documents, order, options.context))
+      out.push_back(season_prompt(documents, set));
   }
   return out;
 }

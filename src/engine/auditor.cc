@@ -44,6 +44,7 @@ void Auditor::ended(const Sequence& s) {
 std::unique_ptr<Sequence> Auditor::start() {
   CHECK(!record_);
   record_ = ledger_.take();
+  pace_.begin();
   auto s = sequence(record_->prompt, "full", {.seasoned = record_->seasoned}, record_->owner);
   s->request.publish = false;
   s->request.season = record_->seasoned != 0;  // a context that comes for nothing
@@ -64,11 +65,14 @@ void Auditor::clear() {
 }
 
 void Auditor::interrupt() {
-  if (record_) ledger_.finish(std::move(record_), {});
+  if (!record_) return;
+  pace_.end();
+  ledger_.finish(std::move(record_), {});
 }
 
 void Auditor::finish(Completion completion) {
   if (!record_) return;
+  pace_.end();
   const bool whole = !completion.error && completion.logits.all.size() == record_->answer.size();
   ledger_.finish(std::move(record_), whole ? std::move(completion.logits.all) : std::vector<std::vector<float>>());
 }

@@ -17,8 +17,9 @@ namespace kvilt {
 
 class Auditor : public IdleWork {
  public:
-  // As AuditLedger takes them.
-  Auditor(double share, double limit, uint64_t seed) : ledger_(share, limit, seed) {}
+  // share, limit, seed: as AuditLedger takes them. idle_share: of the idle time, from .001 to 1.
+  Auditor(double share, double limit, uint64_t seed, double idle_share = 1)
+      : ledger_(share, limit, seed), pace_(idle_share) {}
 
   bool off(const std::string& policy) const { return ledger_.off(policy); }
   std::vector<AuditStats> stats() const { return ledger_.stats(); }
@@ -30,7 +31,7 @@ class Auditor : public IdleWork {
   void ended(const Sequence& sequence);
 
   std::optional<Clock::time_point> ready() const override {
-    return ledger_.waiting() ? std::optional(Clock::time_point{}) : std::nullopt;
+    return ledger_.waiting() ? std::optional(pace_.next()) : std::nullopt;
   }
   bool auditing() const { return record_ != nullptr; }
   // The next audit: a sampled request again, in full, with its own answer forced. It finds and publishes nothing; where
@@ -43,6 +44,7 @@ class Auditor : public IdleWork {
 
  private:
   AuditLedger ledger_;
+  IdlePace pace_;
   std::unordered_map<RequestId, std::unique_ptr<AuditRecord>> sampled_;  // requests that run
   std::unique_ptr<AuditRecord> record_;                                  // being computed in full
   AskCounter contexts_{1};                                               // prompts, up to their last marked part

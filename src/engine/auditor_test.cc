@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 namespace kvilt {
 namespace {
 
@@ -96,6 +99,23 @@ TEST(Auditor, APromptIsOneContextHoweverOftenItIsAudited) {
   full.logits.all = {{0, 1}, {1, 0}};
   twice.finish(std::move(full));
   EXPECT_FALSE(seasons(twice, true, true)) << "the next turn of the same conversation";
+}
+
+// Audits keep to their share of the idle time, as seasoning does.
+TEST(Auditor, AuditsTakeTheirShareOfTheTime) {
+  for (const bool interrupted : {false, true}) {
+    Auditor auditor(1, 0, 1, 0.1);
+    Sequence one = request(5), two = request(6);
+    answer(auditor, one, {0, 1});
+    answer(auditor, two, {0, 1});
+    const auto before = Clock::now();
+    EXPECT_LE(*auditor.ready(), before);
+    auditor.start();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    interrupted ? auditor.interrupt() : auditor.finish({});
+    ASSERT_TRUE(auditor.ready().has_value());
+    EXPECT_GE(*auditor.ready() - before, std::chrono::milliseconds(200)) << "20 ms of work, nine times as long a pause";
+  }
 }
 
 TEST(Auditor, AnInterruptedAuditWaitsAgain) {

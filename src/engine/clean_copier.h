@@ -6,20 +6,21 @@
 // Not here:   whether there is a copy (ContentCache::without_clean_copy), publishing it.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
 
 #include "engine/ask_counter.h"
+#include "engine/fair_line.h"
 #include "engine/idle_work.h"
 
 namespace kvilt {
 
 class CleanCopier : public IdleWork {
  public:
-  static constexpr int kOften = 3;  // prompts that begin alike and ask for the same document
+  static constexpr int kOften = 3;  // conversations that begin alike and ask for the same document
   static constexpr size_t kMaxWaiting = 16;
+  static constexpr size_t kMaxTokens = size_t{1} << 16;  // of a document and what stands before it
   static constexpr int kMostInterrupts = 8;  // then a document has had its tries until it is asked for often again
 
   // The prefill of a real request ended; `missing` are parts that it marked.
@@ -47,7 +48,7 @@ class CleanCopier : public IdleWork {
   bool waits(const Digest& key) const;
 
   AskCounter asked_{kOften};
-  std::deque<Document> waiting_;
+  FairLine<Document> waiting_{kMaxWaiting};
   std::optional<Document> now_;
 };
 

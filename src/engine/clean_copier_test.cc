@@ -31,6 +31,49 @@ TEST(CleanCopier, WhatIsAskedForOftenIsCopiedBehindTheBeginning) {
   EXPECT_FALSE(copier.ready());
 }
 
+TEST(CleanCopier, WhatStandsBeforeIsBounded) {
+  for (const size_t more : {0, 1}) {
+    CleanCopier copier;
+    Sequence s;
+    s.request.prompt.ids.assign(CleanCopier::kMaxTokens - 10 + more, -1);
+    s.request.prompt.add_marked(std::vector<int32_t>(10, 1));
+    s.tokens = s.request.prompt.ids;
+    for (int i = 0; i < CleanCopier::kOften; ++i) copier.asked(s, s.request.prompt.marks);
+    EXPECT_EQ(copier.ready().has_value(), more == 0);
+  }
+}
+
+TEST(CleanCopier, TenantsTakeTurns) {
+  CleanCopier copier;
+  Sequence many = asks_for(30), one = asks_for(1);
+  many.owner = 1, one.owner = 2, one.domains.exact = 5;
+  for (int i = 0; i < CleanCopier::kOften; ++i) copier.asked(many, many.request.prompt.marks);
+  for (int i = 0; i < CleanCopier::kOften; ++i) copier.asked(one, one.request.prompt.marks);
+  std::vector<OwnerId> turns;
+  for (int i = 0; i < 3; ++i) {
+    turns.push_back(copier.start()->owner);
+    copier.finish({});
+  }
+  EXPECT_EQ(turns, (std::vector<OwnerId>{1, 2, 1}));
+}
+
+TEST(CleanCopier, TheTurnsOfAConversationAreNotMany) {
+  CleanCopier copier;
+  Sequence turn = asks_for(2);
+  turn.tokens.push_back(-10);
+  for (int i = 0; i < 2 * CleanCopier::kOften; ++i) {
+    copier.asked(turn, turn.request.prompt.marks);
+    turn.tokens.insert(turn.tokens.end(), 9, 100 + i);
+  }
+  EXPECT_FALSE(copier.ready());
+  for (int i = 1; i < CleanCopier::kOften; ++i) {
+    Sequence other = asks_for(2);
+    other.tokens.push_back(-10 - i);
+    copier.asked(other, other.request.prompt.marks);
+  }
+  EXPECT_TRUE(copier.ready());
+}
+
 TEST(CleanCopier, OneThatIsAlwaysInterruptedKeepsNobodyFromItsTurn) {
   CleanCopier copier;
   const Sequence asked = asks_for(2);

@@ -5,10 +5,10 @@
 
 #include "base/check.h"
 #include "engine/mark_runs.h"
+#include "engine/piece_lists.h"
 #include "forward/annex_rows.h"
 #include "index/clip_pieces.h"
 #include "index/look_alikes.h"
-#include "kv/mean_kv.h"
 
 namespace kvilt {
 
@@ -42,45 +42,6 @@ void take_from(const std::vector<Piece>& better, std::vector<Piece>& pieces) {
   }
 }
 
-// Adds the parts of `more` that `pieces` leaves free, of at least min_tokens tokens or a whole piece. Both lists are
-// sorted and disjoint.
-void fill_gaps(const std::vector<Piece>& more, int32_t min_tokens, std::vector<Piece>& pieces) {
-  if (more.empty()) return;
-  Runs taken, wanted;
-  for (const Piece& piece : pieces) taken.push_back({piece.pos, piece.pos + piece.count});
-  taken = normalize(std::move(taken));
-  const size_t before = pieces.size();
-  auto next = taken.begin();
-  for (const Piece& piece : more) {
-    const int32_t end = piece.pos + piece.count;
-    while (next != taken.end() && next->end <= piece.pos) ++next;
-    auto over = next;
-    for (int32_t pos = piece.pos; pos < end;) {
-      const bool free = over == taken.end() || over->begin >= end;
-      const int32_t until = free ? end : over->begin, size = until - pos;
-      if (size >= std::min(min_tokens, piece.count))
-        pieces.push_back({piece.segment, piece.segment_offset + pos - piece.pos, size, pos});
-      if (free) break;
-      pos = over++->end;
-    }
-  }
-  if (pieces.size() > before) std::ranges::sort(pieces, {}, &Piece::pos);
-}
-
-// Whether the piece holds all of a mark, or all of it that is not before rules.from.
-bool holds_mark(const Piece& piece, const ClipRules& rules) {
-  const int32_t end = piece.pos + piece.count;
-  auto mark = std::ranges::upper_bound(rules.marks, std::max(piece.pos, rules.from), {}, &Run::end);
-  for (; mark != rules.marks.end() && mark->end <= end; ++mark) {
-    if (std::max(mark->begin, rules.from) >= piece.pos) return true;
-  }
-  return false;
-}
-
-// A mean stands for a piece whose context is not known. Where an exact copy stood behind the same tokens as here, that
-// many of them, its context is.
-constexpr int32_t kSameContext = 64;
-
 // Clean copies, or means over contexts, and around them what `others` have of the text `within`.
 std::vector<Piece> combine(const std::vector<Piece>& clean, std::vector<Piece> others, Runs within,
                            const ClipRules& rules) {
@@ -106,17 +67,6 @@ struct ContentCache::Search {
   SearchCost& cost;
 };
 
-// Whether one of the exact pieces (sorted, disjoint) has the mean's text behind the text that is before it here.
-bool ContentCache::in_same_context(std::span<const int32_t> prompt, const Piece& mean,
-                                   const std::vector<Piece>& exact) const {
-  const auto after = std::ranges::upper_bound(exact, mean.pos, {}, &Piece::pos);
-  if (after == exact.begin()) return false;
-  const Piece& copy = *std::prev(after);
-  if (copy.pos + copy.count < mean.pos + mean.count) return false;
-  const int32_t missing = kSameContext - (mean.pos - copy.pos);
-  return missing <= 0 || index_.shared_context(prompt, copy, missing) >= missing;
-}
-
 // The clean copies of marks: of each the one in the namespace that was named first.
 std::vector<Piece> ContentCache::find_clean(std::span<const int32_t> prompt, std::span<const Run> marks,
                                             const ContentDomains& domains) const {
@@ -126,7 +76,7 @@ std::vector<Piece> ContentCache::find_clean(std::span<const int32_t> prompt, std
 }
 
 std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
-  const auto& [prompt, prefix, marks, clean, domains, wanted, cost] = search;
+  const auto& [prompt, prefix, marks, all_clean, domains, wanted, cost] = search;
   if (!wanted.unmarked && marks.empty()) return {};  // there is no text that they may be of
   const auto in = [&, prompt = prompt, prefix = prefix, &marks = marks, &domains = domains,
                    &cost = cost](DomainId ContentDomains::*kind) {
@@ -140,11 +90,16 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   const int32_t T = static_cast<int32_t>(prompt.size()), shortest = shortest_marked(min_segment_);
   const Runs within = wanted.unmarked ? Runs{{0, T}} : normalize(marks);
   const ClipRules rules{marks, prefix, min_segment_};
-  std::vector<Piece> pieces, seasoned;
+  std::vector<Piece> pieces, seasoned, clean = all_clean;
   if (!wanted.clean_only) {
     pieces = in(&ContentDomains::exact);
-    if (wanted.seasoned && index_.seasoned().tokens > 0) seasoned = in(&ContentDomains::seasoned);
-    std::erase_if(seasoned, [&, prompt = prompt](const Piece& mean) { return in_same_context(prompt, mean, pieces); });
+    if (wanted.seasoned) {
+      if (index_.seasoned().tokens > 0) seasoned = find_means(prompt, rules, domains, cost);
+      // An exact copy in this very context comes before its mean, and then before its clean copy too.
+      const auto here = [&, prompt = prompt](const Piece& other) { return in_same_context(prompt, other, pieces); };
+      std::erase_if(seasoned, here);
+      std::erase_if(clean, here);
+    }
     fill_gaps(in(&ContentDomains::approximate), min_segment_, pieces);
   }
   if (!wanted.unmarked || !clean.empty()) {
@@ -153,9 +108,8 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   }
   if (!seasoned.empty()) {  // a part of another document's mean is no better than what there is
     std::vector<Piece> parts = clip_pieces(seasoned, within, rules);
-    const auto others = std::stable_partition(parts.begin(), parts.end(), [&](const Piece& piece) {
-      return holds_mark(piece, rules) || std::ssize(index_.info(piece.segment).tokens) == piece.count;
-    });
+    const auto others =
+        std::stable_partition(parts.begin(), parts.end(), [&](const Piece& piece) { return is_whole(piece, rules); });
     pieces = combine(std::vector<Piece>(parts.begin(), others), std::move(pieces), within, rules);
     fill_gaps(std::vector<Piece>(others, parts.end()), min_segment_, pieces);
   }
@@ -282,17 +236,6 @@ std::vector<TokenMark> ContentCache::without_clean_copy(std::span<const int32_t>
     } else {
       out.push_back({range.begin, range.end});
     }
-  }
-  return out;
-}
-
-std::vector<TokenMark> ContentCache::without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
-                                                      DomainId seasoned, int contexts) const {
-  std::vector<TokenMark> out;
-  for (const TokenMark& mark : marks) {
-    if (mark.end - mark.begin < min_segment_) continue;
-    const CachedSegment* copy = copy_of(prompt.subspan(mark.begin, mark.end - mark.begin), seasoned);
-    if (!copy || index_.info(copy->id).contexts < contexts) out.push_back(mark);
   }
   return out;
 }
@@ -525,42 +468,6 @@ void ContentCache::publish_repaired(const Own& own) {
       cut(older->segment, {{older->segment_offset, older->segment_offset + older->count}});
     insert(own, own.domains.repaired, piece, false, {});
   }
-}
-
-void ContentCache::season(const Own& own, ThreadPool& pool) {
-  const bool exact = own.layout.exact_end() == own.layout.prompt_len && own.exact.pos >= own.layout.prefix;
-  if (!exact || !own.kv.whole()) return;
-  for (const TokenMark& mark : own.marks) {
-    if (mark.end - mark.begin >= min_segment_ && own.kv.owns({mark.begin, mark.end})) season(own, mark, pool);
-  }
-}
-
-void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool) {
-  const Run run{mark.begin, mark.end}, whole{0, run.size()};
-  const auto tokens = own.tokens.subspan(run.begin, run.size());
-  const CachedSegment* old = copy_of(tokens, own.domains.seasoned);
-  const int contexts = old ? index_.info(old->id).contexts : 0;
-  if (contexts >= kMostContexts) return;
-  const auto now = own.kv.publish(run);
-  std::vector<MeanPart> parts;
-  if (old) parts.push_back({old->parts[0].kv.get(), old->parts[0].of_kv({old->pos, old->pos + old->count})});
-  parts.push_back({now.get(), run});
-  if (old) parts[0].weight = static_cast<float>(contexts) / static_cast<float>(contexts + 1);
-  parts.back().weight = 1 / static_cast<float>(contexts + 1);
-  const KvShape& shape = store_.shape();
-  const PinnedPages kept = parts[0].kv->pin(parts[0].positions);  // while others make room
-  const int64_t pages = int64_t{shape.L} * shape.G * ((run.size() + shape.P - 1) / shape.P);
-  if (!make_room(pages, own.kv.owner())) return;
-  const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
-  mean->give_to(own.kv.owner());
-  const Run at = parts[0].positions;
-  SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
-  info.contexts = contexts + 1;
-  info.replaced = true;
-  const SegmentId replaced = old ? old->id : 0, id = segments_.next_id();
-  enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}, own.request}, std::move(info),
-        {whole});
-  if (replaced != 0) erase(replaced);
 }
 
 void ContentCache::publish_answer(const Own& own, const Published& of_prompt) {

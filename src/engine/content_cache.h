@@ -19,6 +19,7 @@
 #include "base/keyed_hash.h"
 #include "base/thread_pool.h"
 #include "forward/hidden_rows.h"
+#include "index/clip_pieces.h"
 #include "index/content_index.h"
 #include "kv/ghost_list.h"
 #include "kv/page_table.h"
@@ -97,6 +98,10 @@ class ContentCache {
   // What of it is in other namespaces than the request's own: exact KV, and pieces that its policy computed.
   std::vector<Piece> elsewhere(const Found& found, const ContentDomains& domains) const;
 
+  // With Wanted::seasoned: whether what was found of this text of the prompt comes before a clean copy of it. REQUIRES:
+  // nothing has changed here since.
+  bool before_clean(std::span<const int32_t> prompt, const Found& found, Run text) const;
+
   // Those marked parts of a prompt that have no clean copy for it (index/clean_pieces.h), but for the shortest.
   std::vector<TokenMark> without_clean_copy(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
                                             const ContentDomains& domains) const;
@@ -162,8 +167,9 @@ class ContentCache {
   void attach(const PageTable& kv, const AnnexBlock& block, int64_t spare);
 
   // The marked parts that the request computed exactly count as one more context of theirs, unless they have kMostContexts
-  // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room for them.
-  void season(const Own& own, ThreadPool& pool);
+  // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room for them. Returns
+  // Completion::contexts.
+  std::vector<int> season(const Own& own, ThreadPool& pool);
 
   void clear();
   // From now on the cached texts' continuations can be found (ContentIndex::find_continuation).
@@ -232,13 +238,16 @@ class ContentCache {
   void mark_prefix(const Own& own);
   void publish_repaired(const Own& own);
   std::optional<Piece> holder_of(std::span<const int32_t> tokens, DomainId domain) const;
-  void season(const Own& own, const TokenMark& mark, ThreadPool& pool);
+  int season(const Own& own, const TokenMark& mark, ThreadPool& pool);
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;
   std::vector<Piece> find_pieces(const Search& search) const;
   std::vector<Piece> find_clean(std::span<const int32_t> prompt, std::span<const Run> marks,
                                 const ContentDomains& domains) const;
-  bool in_same_context(std::span<const int32_t> prompt, const Piece& mean, const std::vector<Piece>& exact) const;
+  std::vector<Piece> find_means(std::span<const int32_t> prompt, const ClipRules& rules, const ContentDomains& domains,
+                                SearchCost& cost) const;
+  bool is_whole(const Piece& piece, const ClipRules& rules) const;
+  bool in_same_context(std::span<const int32_t> prompt, const Piece& mean, std::span<const Piece> exact) const;
   Runs add_near(const Search& search, std::vector<Piece>& pieces) const;
   void erase(SegmentId id);
   void evict(Extent& extent);

@@ -488,52 +488,6 @@ TEST_F(ContentCacheTest, SaysHowMuchOfWhatItFoundLooksAlike) {
   EXPECT_EQ(share(false), 0);
 }
 
-// A mean comes before what was computed exactly, also where an exact piece holds more than it; the rest of that piece
-// stays. Who asks for what was first computed gets that.
-TEST_F(ContentCacheTest, MeansComeFirst) {
-  domains.seasoned = cache->seasoned_domain({});
-  ThreadPool pool(1);
-  const auto found = [&](bool seasoned) {
-    const std::vector<TokenMark> marks{{9, 29}, {29, 49}};
-    return cache->find(join(more, a, b, question), marks, domains, {.seasoned = seasoned});
-  };
-  Asked together = compute(join(text(5, 10), a, b), {{10, 30}, {30, 50}});
-  together.published = cache->publish_prompt(together.own(domains));
-  EXPECT_EQ(found(true).layout.pieces, (Runs{{9, 49}})) << "power: one exact piece holds both";
-  Asked apart = compute(join(text(6, 10), b), {{10, 30}}, false);
-  cache->season(apart.own(domains), pool);
-  const auto now = found(true);
-  EXPECT_EQ(now.layout.pieces, (Runs{{9, 29}, {29, 49}}));
-  EXPECT_EQ(now.layout.seasoned, 20);
-  EXPECT_EQ(found(false).layout.seasoned, 0);
-  EXPECT_EQ(cache->seasoned().by_contexts[1], 1);
-  const std::vector<TokenMark> marks{{9, 29}, {29, 49}};
-  const auto lacking = [&](int contexts) {
-    return cache->without_contexts(join(more, a, b), marks, domains.seasoned, contexts).size();
-  };
-  EXPECT_EQ(lacking(1), 1u);
-  EXPECT_EQ(lacking(2), 2u);
-}
-
-// Where the text in front of a marked part is what stood in front of an exact copy of it, the copy comes first.
-TEST_F(ContentCacheTest, ACopyInTheSameContextComesBeforeAMean) {
-  domains.seasoned = cache->seasoned_domain({});
-  ThreadPool pool(1);
-  const Tokens before = text(8, 100);
-  Asked together = compute(join(before, b), {{100, 120}});
-  together.published = cache->publish_prompt(together.own(domains));
-  cache->season(compute(join(text(6, 10), b), {{10, 30}}, false).own(domains), pool);
-  const auto seasoned = [&](int32_t shared) {
-    const Tokens front = join(more, Tokens(before.end() - shared, before.end()));
-    const auto begin = static_cast<int32_t>(front.size());
-    const std::vector<TokenMark> marks{{begin, begin + 20}};
-    return cache->find(join(front, b, question), marks, domains, {.seasoned = true}).layout.seasoned;
-  };
-  EXPECT_EQ(seasoned(64), 0) << "one piece holds both";
-  EXPECT_EQ(seasoned(63), 20);
-  EXPECT_EQ(seasoned(0), 20);
-}
-
 // What a plan keeps becomes an annex of the segments, as far as the pool has room; it goes when they are evicted.
 TEST_F(ContentCacheTest, WhatAPlanKeepsIsPublishedAndEvicted) {
   constexpr AnnexKind kState{AnnexOf::kHiddenF32, 1};

@@ -46,7 +46,7 @@ EngineLoop::EngineLoop(EngineParts parts)
       driver_(*parts_.model, *parts_.pool),
       scratch_(scratch_of_workers(parts_.pool->size(), parts_.model->config().V)),
       drafts_(parts_.options.draft, parts_.options.seed, parts_.options.cache ? &parts_.cache->index() : nullptr),
-      auditor_(parts_.options.audit, parts_.options.audit_limit, parts_.options.seed),
+      auditor_(parts_.options.audit, parts_.options.audit_limit, parts_.options.seed, parts_.options.season_share),
       seasoner_(season_options(parts_), parts_.options.season_share),
       lingering_(parts_.options.linger_s),
       thread_([this] { run(); }) {

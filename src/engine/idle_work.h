@@ -6,12 +6,30 @@
 // Threads:    the engine thread.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 
 #include "sched/sequence.h"
 
 namespace kvilt {
+
+// Keeps one kind of idle work to its share of the idle time: after t seconds of it t (1 / share - 1) without.
+class IdlePace {
+ public:
+  explicit IdlePace(double share) : share_(share) {}  // above 0, up to 1
+
+  Clock::time_point next() const { return next_; }  // may begin then
+  void begin() { begun_ = Clock::now(); }
+  void end() {  // whether it was done or interrupted
+    const auto now = Clock::now();
+    next_ = now + std::chrono::duration_cast<Clock::duration>((now - begun_) * (1 / share_ - 1));
+  }
+
+ private:
+  const double share_;
+  Clock::time_point begun_, next_ = {};
+};
 
 class IdleWork {
  public:

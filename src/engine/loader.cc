@@ -53,7 +53,8 @@ void DiskCache::add_prefix(const Question& q, const ContentCache::Found& found, 
   }
 }
 
-// Of the text behind the prefix what memory does not hold: clean copies, then exact KV, then approximate.
+// Of the text behind the prefix what memory does not hold: clean copies, unless a mean serves there, then exact KV, then
+// approximate.
 void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, std::vector<Part>& parts) {
   const Runs marks = runs_of(q.marks);
   Runs have;
@@ -76,6 +77,8 @@ void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, 
   for (const DomainId exact : where) {
     for (const Piece& piece : index_->find_clean(q.prompt, stored_domain(exact), marks)) {
       if (clean.contains(piece.pos) || piece.pos < from || piece.count < std::min(min_segment_, 8)) continue;
+      // Nobody waits for what would not be used.
+      if (q.wanted.seasoned && cache_.before_clean(q.prompt, found, {piece.pos, piece.pos + piece.count})) continue;
       add(piece, exact);
       clean.insert(piece.pos);
     }

@@ -111,7 +111,9 @@ TEST(Options, WrongNumbersAreRefused) {
   EXPECT_TRUE(refused([](EngineOptions& o) { o.page_slots = 0; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.chunk_tokens = 0; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.season = 17; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.season = -1; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.season_share = 0; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.season_share = 1.01; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.pool_shares = {{"a", 0}}; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.pool_shares = {{"a", std::numeric_limits<double>::quiet_NaN()}}; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.pool_shares = {{"a", .6}, {"b", .5}}; }));

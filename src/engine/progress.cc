@@ -236,7 +236,7 @@ void EngineLoop::keep_with_preference(const Sequence& s) {
 }
 
 void EngineLoop::season(Sequence& s) {
-  parts_.cache->season(own_of(s, s.running.layout, s.running.prefill_len), *parts_.pool);
+  s.completion.contexts = parts_.cache->season(own_of(s, s.running.layout, s.running.prefill_len), *parts_.pool);
   if (auditor_.auditing()) return auditor_.seasoned();  // that pass was made for something else
   ++stats_.seasoning_passes;
   stats_.seasoning_s += seconds(s.first_step, Clock::now());

@@ -12,75 +12,79 @@ void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
   if (!wanted() || missing.empty() || marks.size() < 2) return;  // a context of one is the prompt's beginning alone
   int64_t size = marks[0].begin;
   for (const TokenMark& mark : marks) size += mark.end - mark.begin;
-  if (size > kMaxTokens) return;
+  if (size > kMaxTokens || marks[0].begin > kMaxBefore) return;
   const auto part = [&](const TokenMark& mark) {
     return std::span<const int32_t>(s.tokens).subspan(mark.begin, mark.end - mark.begin);
   };
   Set set;
+  AskCounter::Asker asker(asked_, s.tokens);
   bool often = false, all_wait = true;
   for (const TokenMark& mark : missing) {
     const Digest& key = set.keys.emplace_back(asked_.key(s.domains.seasoned, part(mark)));
-    often |= asked_.asked(key);
+    often |= asked_.asked(key, asker);
     all_wait = all_wait && waits(key);
   }
-  if (!often || all_wait || waiting_.size() >= kMaxWaiting) return;
-  for (const Digest& key : set.keys) asked_.forget(key);
+  if (!often || all_wait || !waiting_.has_room(s.owner, now_ ? 1 : 0)) return;
   set.documents.resize(marks.size());
   set.documents[0].ids.assign(s.tokens.begin(), s.tokens.begin() + marks[0].begin);
   for (size_t i = 0; i < marks.size(); ++i) set.documents[i].add_marked(part(marks[i]));
+  if (!has_contexts(set.documents)) return;
+  for (const Digest& key : set.keys) asked_.forget(key);
   set.domains = {.exact = s.domains.exact, .seasoned = s.domains.seasoned};
   set.owner = s.owner;
   set.rounds = season_.contexts;
-  waiting_.push_back(std::move(set));
+  set.orders.emplace(marks.size());
+  waiting_.push(std::move(set));
+}
+
+// Whether any two fit into one prompt: in whatever order, there are passes then.
+bool Seasoner::has_contexts(std::span<const Prompt> documents) const {
+  return !season_sets(documents, SeasonOrders(documents.size()).as_they_came(), season_.context).empty();
 }
 
 bool Seasoner::waits(const Digest& key) const {
-  return std::ranges::any_of(waiting_,
-                             [&](const Set& set) { return std::ranges::find(set.keys, key) != set.keys.end(); });
+  const auto holds = [&](const Set& set) { return std::ranges::find(set.keys, key) != set.keys.end(); };
+  return (now_ && holds(*now_)) || std::ranges::any_of(waiting_, holds);
 }
 
 std::unique_ptr<Sequence> Seasoner::start() {
-  CHECK(!running_ && !waiting_.empty());
-  Set& set = waiting_.front();
+  CHECK(!now_ && !waiting_.empty());
+  Set& set = now_.emplace(waiting_.pop());
   if (set.passes.empty()) {
-    SeasonOptions one = season_;
-    one.contexts = 1;
-    one.seed = rng_();
-    set.passes = season_prompts(set.documents, one);
+    std::mt19937_64 rng(rng_());
+    const std::vector<size_t> order = set.orders->draw(set.orders->as_they_came(), rng);
+    for (const SeasonSet& one : season_sets(set.documents, order, season_.context))
+      set.passes.push_back(season_prompt(set.documents, one));
   }
   auto s = sequence(set.passes.back(), "full", set.domains, set.owner);
   s->request.publish = false;
   s->request.season = true;
-  running_ = true;
-  begun_ = Clock::now();
+  pace_.begin();
   return s;
 }
 
-// The set whose pass ran, out of the line; its time counts, however it ended. Nothing where none ran.
+// The set whose pass ran; its time counts, however it ended. Nothing where none ran.
 std::optional<Seasoner::Set> Seasoner::take_running() {
-  if (!std::exchange(running_, false)) return {};
-  const auto now = Clock::now();
-  next_ = now + std::chrono::duration_cast<Clock::duration>((now - begun_) * (1 / share_ - 1));
-  std::optional<Set> set = std::move(waiting_.front());
-  waiting_.pop_front();
-  return set;
+  if (!now_) return {};
+  pace_.end();
+  return std::exchange(now_, {});
 }
 
 void Seasoner::interrupt() {
-  if (auto set = take_running(); set && ++set->interrupts < kMostInterrupts) waiting_.push_back(*std::move(set));
+  if (auto set = take_running(); set && ++set->interrupts < kMostInterrupts) waiting_.push(*std::move(set));
 }
 
-// Sets take turns: none waits for all passes of another.
+// Sets take turns, and so do tenants: none waits for all passes of another.
 void Seasoner::finish(Completion completion) {
   auto set = take_running();
   if (!set) return;
   set->passes.pop_back();
   if (set->passes.empty()) --set->rounds;
-  if (set->rounds > 0 && !completion.error) waiting_.push_back(*std::move(set));
+  if (set->rounds > 0 && !completion.error) waiting_.push(*std::move(set));
 }
 
 void Seasoner::clear() {
-  CHECK(!running_);
+  CHECK(!now_);
   waiting_.clear();
   asked_.clear();
 }

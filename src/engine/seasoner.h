@@ -11,13 +11,13 @@
 // Not here:   the mean (kv/mean_kv.h), which parts lack contexts (ContentCache::without_contexts).
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <random>
 #include <span>
 #include <vector>
 
 #include "engine/ask_counter.h"
+#include "engine/fair_line.h"
 #include "engine/idle_work.h"
 #include "kvilt/season.h"
 
@@ -25,24 +25,26 @@ namespace kvilt {
 
 class Seasoner : public IdleWork {
  public:
-  static constexpr int kOften = 2;           // prompts that ask for the same document
+  static constexpr int kOften = 2;           // conversations that ask for the same document
   static constexpr int kMostInterrupts = 8;  // of a set: then it is given up
   static constexpr size_t kMaxWaiting = 16;
   static constexpr int32_t kMaxTokens = 1 << 16;  // of a set and what stands before it: larger ones are left alone
+  // Of what stands before it, which each pass computes: four times as much as the documents of one.
+  static constexpr int32_t kMaxBefore = 1 << 13;
 
   // season: of each document; 0 contexts: nothing is seasoned. share: of the idle time, from .001 to 1.
-  Seasoner(const SeasonOptions& season, double share) : season_(season), share_(share), rng_(season.seed) {}
+  Seasoner(const SeasonOptions& season, double share) : season_(season), pace_(share), rng_(season.seed) {}
 
   bool wanted() const { return season_.contexts > 0; }
   int contexts() const { return season_.contexts; }
-  int running() const { return running_ ? 1 : 0; }  // sets of which a pass is being computed
-  int waiting() const { return static_cast<int>(waiting_.size()) - running(); }
+  int running() const { return now_ ? 1 : 0; }  // sets of which a pass is being computed
+  int waiting() const { return static_cast<int>(waiting_.size()); }
 
   // The prefill of a real request ended; `missing` are parts that it marked and that lack contexts in its domain of means.
   void asked(const Sequence& sequence, std::span<const TokenMark> missing);
 
   std::optional<Clock::time_point> ready() const override {
-    return waiting_.empty() ? std::nullopt : std::optional(next_);
+    return waiting_.empty() ? std::nullopt : std::optional(pace_.next());
   }
   std::unique_ptr<Sequence> start() override;
   void interrupt() override;
@@ -55,19 +57,20 @@ class Seasoner : public IdleWork {
     std::vector<Prompt> documents;  // what stands before them is in the first one only
     ContentDomains domains;
     OwnerId owner = 0;
-    int rounds = 0;              // random orders still to come
+    int rounds = 0;  // random orders still to come
+    std::optional<SeasonOrders> orders;
     std::vector<Prompt> passes;  // of the order that is being computed, the last one first
     int interrupts = 0;
   };
+  bool has_contexts(std::span<const Prompt> documents) const;
   bool waits(const Digest& key) const;
   std::optional<Set> take_running();
   const SeasonOptions season_;
-  const double share_;
+  IdlePace pace_;
   std::mt19937_64 rng_;
   AskCounter asked_{kOften};
-  std::deque<Set> waiting_;
-  bool running_ = false;  // waiting_.front()'s last pass
-  Clock::time_point begun_, next_ = {};
+  FairLine<Set> waiting_{kMaxWaiting};
+  std::optional<Set> now_;  // whose last pass runs
 };
 
 }  // namespace kvilt

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <random>
+#include <set>
 #include <thread>
 
 namespace kvilt {
@@ -60,6 +62,64 @@ TEST(SeasonPrompts, NoPromptIsLongerThanItsBounds) {
   EXPECT_TRUE(season_prompts(documents(1, 30), {.contexts = 4}).empty());
 }
 
+// Who is left alone stands behind another one's text, which gets no context of it.
+TEST(SeasonPrompts, NobodyStandsAlone) {
+  std::map<int32_t, int> held;
+  const auto prompts = season_prompts(documents(5, 3000), {.contexts = 3});
+  ASSERT_EQ(prompts.size(), 9u);
+  for (const Prompt& prompt : prompts) {
+    ASSERT_EQ(prompt.ids.size(), 6002u) << "two of them";
+    EXPECT_EQ(prompt.marks.back().end, 6002);
+    EXPECT_NE(prompt.ids[2], prompt.ids.back());
+    for (const TokenMark& mark : prompt.marks) ++held[prompt.ids[static_cast<size_t>(mark.begin)]];
+  }
+  for (int32_t d = 0; d < 5; ++d) EXPECT_EQ(held[d], 3) << d;
+  // Number 2 fits with nobody.
+  std::vector<Prompt> sizes = documents(3, 10);
+  sizes[2].add_marked(std::vector<int32_t>(85, 2)), sizes[2].marks = {{2, 97}};
+  held.clear();
+  for (const Prompt& prompt : season_prompts(sizes, {.contexts = 6, .context = 100})) {
+    EXPECT_EQ(prompt.ids.size(), 22u);
+    for (const TokenMark& mark : prompt.marks) ++held[prompt.ids[static_cast<size_t>(mark.begin)]];
+  }
+  EXPECT_EQ(held, (std::map<int32_t, int>({{0, 6}, {1, 6}})));
+  EXPECT_TRUE(season_prompts(documents(3, 60), {.contexts = 3, .context = 100}).empty());
+}
+
+// Orders do not repeat one another, nor the one in which the documents came, while there are others.
+TEST(SeasonPrompts, OrdersDoNotRepeat) {
+  using Order = std::vector<int32_t>;
+  const auto orders = [](int count, int contexts, uint64_t seed) {
+    std::vector<Order> out;
+    for (const Prompt& prompt : season_prompts(documents(count, 10), {.contexts = contexts, .seed = seed})) {
+      Order& order = out.emplace_back();
+      for (const TokenMark& mark : prompt.marks) order.push_back(prompt.ids[static_cast<size_t>(mark.begin)]);
+    }
+    return out;
+  };
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    EXPECT_EQ(orders(2, 1, seed), (std::vector<Order>{{1, 0}}));
+    const auto three = orders(3, 5, seed);
+    EXPECT_EQ(std::set<Order>(three.begin(), three.end()).size(), 5u) << seed;
+    EXPECT_EQ(std::ranges::count(three, Order({0, 1, 2})), 0) << seed;
+    std::map<Order, int> eleven;  // and the one in which they came: each of six twice
+    for (const Order& order : orders(3, 11, seed)) ++eleven[order];
+    for (const auto& [order, times] : eleven) EXPECT_EQ(times, std::ranges::is_sorted(order) ? 1 : 2) << seed;
+  }
+  // Where no order repeats, they are those of a plain shuffle: of many documents what was measured stays.
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    for (const int count : {8, 10}) {
+      std::mt19937_64 rng(seed);
+      Order order;
+      for (int32_t i = 0; i < count; ++i) order.push_back(i);
+      for (const Order& drawn : orders(count, 4, seed)) {
+        for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
+        EXPECT_EQ(drawn, order) << seed << " " << count;
+      }
+    }
+  }
+}
+
 // What stands before all is the first one's beginning; the others need none.
 TEST(SeasonPrompts, OtherBeginningsDoNotCount) {
   std::vector<Prompt> some = documents(2, 10);
@@ -73,16 +133,19 @@ TEST(SeasonPrompts, OtherBeginningsDoNotCount) {
 class SeasonerTest : public testing::Test {
  protected:
   // A request that marks documents `of`, all of which lack contexts.
-  static void ask(Seasoner& seasoner, const std::vector<int32_t>& of) {
+  static void ask(Seasoner& seasoner, const std::vector<int32_t>& of, const std::vector<int32_t>& behind = {},
+                  OwnerId owner = 0, int32_t before = 2) {
     Sequence s;
+    s.owner = owner;
     s.domains.exact = 7;
     s.domains.seasoned = 9;
-    s.tokens = {-1, -2};
+    s.tokens.assign(static_cast<size_t>(before), -1);
     for (const int32_t d : of) {
       const auto begin = static_cast<int32_t>(s.tokens.size());
       s.tokens.insert(s.tokens.end(), 40, d);
       s.request.prompt.marks.push_back({begin, begin + 40});
     }
+    s.tokens.insert(s.tokens.end(), behind.begin(), behind.end());
     seasoner.asked(s, s.request.prompt.marks);
   }
   static std::vector<int32_t> run(Seasoner& seasoner) {
@@ -161,6 +224,63 @@ TEST_F(SeasonerTest, ItTakesItsShareOfTheTime) {
     EXPECT_GE(*seasoner.ready() - before, std::chrono::milliseconds(200))
         << "20 ms of work, nine times as long a pause";
   }
+}
+
+// What stands before the documents is computed in every pass: long ones are left alone.
+TEST_F(SeasonerTest, WhatStandsBeforeIsBounded) {
+  for (const int32_t more : {0, 1}) {
+    Seasoner seasoner({.contexts = 2}, 1);
+    for (int i = 0; i < 2; ++i) ask(seasoner, {1, 2}, {}, 0, Seasoner::kMaxBefore + more);
+    EXPECT_EQ(seasoner.ready().has_value(), more == 0);
+  }
+}
+
+// One tenant's many sets neither fill the line nor take all turns.
+TEST_F(SeasonerTest, TenantsTakeTurns) {
+  Seasoner seasoner({.contexts = 2}, 1);
+  const auto ask_twice = [&](int32_t document, OwnerId owner) {
+    for (int i = 0; i < 2; ++i) ask(seasoner, {document, document + 1}, {}, owner);
+  };
+  for (int32_t i = 0; i < 30; ++i) ask_twice(10 * i, 1);
+  EXPECT_EQ(seasoner.waiting(), static_cast<int>(Seasoner::kMaxWaiting));
+  ask_twice(1000, 2);
+  EXPECT_EQ(seasoner.waiting(), static_cast<int>(Seasoner::kMaxWaiting)) << "in place of the other one's last";
+  std::vector<OwnerId> turns;
+  for (int pass = 0; pass < 6; ++pass) {
+    turns.push_back(seasoner.start()->owner);
+    seasoner.finish({});
+  }
+  EXPECT_EQ(turns, (std::vector<OwnerId>{1, 2, 1, 2, 1, 1})) << "its two passes, one at a time";
+}
+
+TEST_F(SeasonerTest, TheTurnsOfAConversationDoNotPutItInLine) {
+  Seasoner seasoner({.contexts = 2}, 1);
+  std::vector<int32_t> said;
+  for (int32_t turn = 0; turn < 5; ++turn) {
+    said.push_back(1000 + turn);
+    ask(seasoner, {1, 2}, said);
+  }
+  EXPECT_FALSE(seasoner.ready().has_value());
+  ask(seasoner, {1, 2}, {2000});
+  EXPECT_TRUE(seasoner.ready().has_value());
+}
+
+TEST_F(SeasonerTest, ASetsOrdersDoNotRepeat) {
+  Seasoner seasoner({.contexts = 5}, 1);
+  for (int i = 0; i < 2; ++i) ask(seasoner, {1, 2, 3});
+  std::set<std::vector<int32_t>> orders;
+  for (int pass = 0; pass < 5; ++pass) {
+    orders.insert(seasoner.start()->tokens);
+    seasoner.finish({});
+  }
+  EXPECT_EQ(orders.size(), 5u);
+}
+
+TEST_F(SeasonerTest, DocumentsOfWhichNoTwoFitAreLeftAlone) {
+  Seasoner narrow({.contexts = 2, .context = 81}, 1), wide({.contexts = 2, .context = 82}, 1);
+  for (int i = 0; i < 2; ++i) ask(narrow, {1, 2, 3}), ask(wide, {1, 2, 3});
+  EXPECT_FALSE(narrow.ready().has_value());
+  EXPECT_TRUE(wide.ready().has_value());
 }
 
 TEST_F(SeasonerTest, WhatWaitsIsBounded) {

@@ -101,6 +101,8 @@ FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
   info_.backend = "reference";
   info_.fingerprint = "fake";
   info_.context = options.context;
+  info_.kv_bytes_per_token = 1;
+  info_.kv_pool_bytes = options.pool_tokens;
   info_.longest_prompt = 4 * int64_t{options.context};
   info_.vocab = kVocab;
   info_.width = 16;
@@ -366,6 +368,10 @@ void FakeEngine::place(Running& running) {
   usage.fresh = usage.prompt - usage.prefix;
   usage.policy = running.request.policy.name.empty() ? "naive" : running.request.policy.name;
   usage.steps = 1;
+  if (running.request.season) {
+    for (const TokenMark& mark : running.request.prompt.marks)
+      running.completion.contexts.push_back(mark.end - mark.begin < kLeastSeasoned ? 0 : 1);
+  }
   if (running.request.explain != Explain::kNo) {
     if (usage.prefix > 0)
       running.completion.quilt.push_back({.kind = PatchKind::kPrefix, .count = usage.prefix, .exact = true});

@@ -23,6 +23,7 @@ namespace kvilt::server {
 struct FakeOptions {
   double seconds_per_token = 0;
   int context = 4096;
+  int pool_tokens = 8192;  // that its KV pool seems to hold
   int max_running = 16;
   int max_queue = 64;
   int answer_tokens = 40;  // then eos
@@ -38,6 +39,7 @@ class FakeEngine : public Engine {
   static constexpr const char* kFailEarly = "FAKE_FAIL_EARLY";
   static constexpr const char* kFailLate = "FAKE_FAIL_LATE";
   static constexpr const char* kSay = "FAKE_SAY ";
+  static constexpr int kLeastSeasoned = 4;  // tokens of a marked part that gets a mean
   static constexpr int32_t kBos = 256, kEos = 257, kRole = 258, kVocab = 259;
 
   explicit FakeEngine(FakeOptions options = {});

@@ -36,7 +36,8 @@ Warming::Warming(const Call& call, DocumentsRequest wanted, std::vector<Prompt> 
       prompts_(std::move(prompts)),
       frozen_as_(std::move(frozen_as)),
       batch_(call.account()),
-      rows_(prompts_.size()) {}
+      rows_(prompts_.size()),
+      contexts_{.added = std::vector<int>(prompts_.size())} {}
 
 ToldWork::End Warming::run(const Tell& tell) {
   if (const End end = compute(tell); end != End::kDone || !seasons()) return end;
@@ -67,26 +68,32 @@ ToldWork::End Warming::compute(const Tell& tell) {
 ToldWork::End Warming::season(const Tell& tell) {
   const ModelInfo& info = attached_.engine->info();
   const int64_t pool = info.kv_pool_bytes / std::max<int64_t>(info.kv_bytes_per_token, 1);
-  SeasonOptions order{.contexts = 1, .context = season_context(info.context, pool)};
+  const int context = season_context(info.context, pool);
   const auto name = [](size_t) { return std::string("kvilt.season"); };
-  std::random_device random;
-  for (int over = 1; over <= wanted_.season; ++over) {
-    order.seed = random();
+  std::mt19937_64 rng(std::random_device{}());
+  SeasonOrders orders(prompts_.size());
+  std::vector<size_t> order = orders.as_they_came();
+  for (int round = 0; round < wanted_.season; ++round) {
+    order = orders.draw(std::move(order), rng);
+    const std::vector<SeasonSet> sets = season_sets(prompts_, order, context);
     std::vector<Request> requests;
-    for (Prompt& prompt : season_prompts(prompts_, order))
-      requests.push_back(season_request(std::move(prompt), wanted_.cache_salt, wanted_.namespaces));
+    for (const SeasonSet& set : sets)
+      requests.push_back(season_request(season_prompt(prompts_, set), wanted_.cache_salt, wanted_.namespaces));
     size_t missing = requests.size();
     std::string news;
-    const auto add = [&](size_t, const Completion& end) {
+    const auto add = [&](size_t i, const Completion& end) {
       ++contexts_.passes;
       contexts_.tokens += end.usage.fresh;
       contexts_.seconds += end.total_s - end.usage.queued_s;
-      if (--missing == 0) contexts_.over = over;
+      const size_t documents = std::min(sets[i].documents.size(), end.contexts.size());
+      for (size_t k = 0; k < documents; ++k) contexts_.added[sets[i].documents[k]] += end.contexts[k] > 0 ? 1 : 0;
+      if (--missing == 0) contexts_.end_round();
       news = sse_event(progress());
     };
     const auto listens = [&] { return tell(std::exchange(news, {})); };
     if (const End end = batch_.run(std::move(requests), name, add, listens); end != End::kDone) return end;
   }
+  contexts_.end_round();  // also where no two of them fit into a prompt
   return End::kDone;
 }
 
@@ -102,8 +109,21 @@ Json Warming::progress() const {
   return out;
 }
 
+void Warming::Contexts::end_round() {
+  over = 0;
+  without.clear();
+  for (size_t i = 0; i < added.size(); ++i) {
+    if (added[i] == 0) {
+      without.push_back(i);
+    } else {
+      over = over == 0 ? added[i] : std::min(over, added[i]);
+    }
+  }
+}
+
 Json Warming::contexts() const {
   return {{"contexts", contexts_.over},
+          {"without", contexts_.without},
           {"passes", contexts_.passes},
           {"tokens", contexts_.tokens},
           {"seconds", contexts_.seconds}};

@@ -33,9 +33,12 @@ class Warming : public ToldWork {
  private:
   // Of the contexts that are made, together.
   struct Contexts {
-    int over = 0;  // of each document
+    std::vector<int> added;         // of each document, to its mean
+    int over = 0;                   // at least, of each that got any
+    std::vector<size_t> without{};  // those that got none
     int64_t passes = 0, tokens = 0;
     double seconds = 0;
+    void end_round();
   };
   bool seasons() const { return wanted_.season > 0 && prompts_.size() > 1; }
   End compute(const Tell& tell);

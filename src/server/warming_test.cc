@@ -14,7 +14,8 @@ constexpr const char* kThree =
 class WarmingTest : public testing::Test {
  protected:
   void SetUp() override { ASSERT_EQ(running.post("/v1/knowledge_bases", R"({"name": "rivers"})")->status, 200); }
-  LiveServer running;
+  LiveServer running{{.pool_tokens = 36}};  // room for two of the documents in one prompt
+  static constexpr int kPasses = 2;         // over all of them
   const std::vector<std::string> routes = {"/v1/documents", "/v1/knowledge_bases/rivers/documents"};
 };
 
@@ -25,24 +26,24 @@ TEST_F(WarmingTest, EventsTellOfDocumentsAndThenOfContexts) {
     EXPECT_EQ(reply->get_header_value("Content-Type"), "text/event-stream");
     EXPECT_TRUE(reply->body.ends_with("data: [DONE]\n\n"));
     const std::vector<Json> told = events(reply->body);
-    // The fake's pool has no room for two documents in one prompt, so that each is one by itself.
-    ASSERT_EQ(told.size(), 3 + 3 * 2 + 1u) << "one for each document and pass, and the end: " << reply->body;
-    for (int i = 0; i < 9; ++i) {
+    ASSERT_EQ(told.size(), 3 + kPasses * 2 + 1u) << "one for each document and pass, and the end: " << reply->body;
+    for (int i = 0; i < 7; ++i) {
       const Json& event = told[static_cast<size_t>(i)];
       const int passes = std::max(0, i - 2);
       EXPECT_EQ(event["object"], "kvilt.documents.progress");
       EXPECT_EQ(event["of"], 3);
       EXPECT_EQ(event["done"], std::min(i + 1, 3));
       EXPECT_EQ(event["seasoning"]["of"], 2);
-      EXPECT_EQ(event["seasoning"]["contexts"], passes / 3) << "that all have had";
+      EXPECT_EQ(event["seasoning"]["contexts"], passes / kPasses) << "that all have had";
+      EXPECT_TRUE(event["seasoning"]["without"].empty());
       EXPECT_EQ(event["seasoning"]["passes"], passes);
     }
-    EXPECT_GE(told[8]["seasoning"]["tokens"], told[3]["seasoning"]["tokens"]);
-    EXPECT_EQ(told[9]["object"], "kvilt.documents");
-    EXPECT_EQ(told[9]["seasoning"]["contexts"], 2);
-    EXPECT_EQ(told[9]["seasoning"]["tokens"], told[8]["seasoning"]["tokens"]);
-    EXPECT_EQ(told[9]["documents"].size(), 3u);
-    EXPECT_EQ(told[9]["documents"][0].contains("id"), route != routes[0]);
+    EXPECT_GE(told[6]["seasoning"]["tokens"], told[3]["seasoning"]["tokens"]);
+    EXPECT_EQ(told[7]["object"], "kvilt.documents");
+    EXPECT_EQ(told[7]["seasoning"]["contexts"], 2);
+    EXPECT_EQ(told[7]["seasoning"]["tokens"], told[6]["seasoning"]["tokens"]);
+    EXPECT_EQ(told[7]["documents"].size(), 3u);
+    EXPECT_EQ(told[7]["documents"][0].contains("id"), route != routes[0]);
   }
 }
 
@@ -63,6 +64,24 @@ TEST_F(WarmingTest, WithoutBeingAskedItSaysTheSameAtTheEnd) {
   const auto one = running.post(routes[0] + "?stream=1", R"({"documents": [{"text": "a"}], "kvilt": {"season": 2}})");
   EXPECT_EQ(events(one->body).size(), 2u) << "one document has no contexts";
   EXPECT_FALSE(events(one->body).back().contains("seasoning"));
+}
+
+// A context counts where the engine added it, and the answer names who got none.
+TEST_F(WarmingTest, WhatWasNotAddedDoesNotCount) {
+  const auto seasoned = [](const LiveServer& by, const std::string& documents) {
+    const auto reply = by.post("/v1/documents", R"({"documents": [)" + documents + R"(], "kvilt": {"season": 2}})");
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return Json::parse(reply->body)["seasoning"];
+  };
+  const std::string three = R"({"text": "hi there"}, {"text": "so"}, {"text": "and on"})";
+  Json told = seasoned(running, three);
+  EXPECT_EQ(told["contexts"], 2);
+  EXPECT_EQ(told["without"], Json::array({1})) << "it is too short for a mean";
+  const LiveServer narrow{{.pool_tokens = 20}};  // no room for two
+  told = seasoned(narrow, R"({"text": "hi there"}, {"text": "so long"})");
+  EXPECT_EQ(told["contexts"], 0);
+  EXPECT_EQ(told["passes"], 0);
+  EXPECT_EQ(told["without"], Json::array({0, 1}));
 }
 
 TEST_F(WarmingTest, AFailureIsTheLastEvent) {

@@ -1,0 +1,126 @@
+// engine/means.cc: ContentCache's means over contexts: how they are made, which of them a prompt finds, and what comes
+// before them.
+// Idea:       docs/math/seasoning.md. A mean stands for a piece whose context is not known.
+// Threads:    the engine thread; positions of a mean are shared out over the pool.
+// Not here:   the mean itself (kv/mean_kv.h), where it goes among other copies (ContentCache::find_pieces).
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "engine/content_cache.h"
+#include "engine/piece_lists.h"
+#include "kv/mean_kv.h"
+
+namespace kvilt {
+namespace {
+
+// Where an exact copy stood behind the same tokens as here, that many of them, its context is known.
+constexpr int32_t kSameContext = 64;
+
+}  // namespace
+
+// Of each text the mean over the most contexts, in whichever of the namespaces it is; of equal ones that of the namespace
+// that was named first. A part of another document's mean hides no whole one.
+std::vector<Piece> ContentCache::find_means(std::span<const int32_t> prompt, const ClipRules& rules,
+                                            const ContentDomains& domains, SearchCost& cost) const {
+  std::vector<std::vector<Piece>> lists;  // by namespace
+  domains.each([&](const ContentDomains& of) {
+    if (of.seasoned != 0)
+      lists.push_back(index_.find_pieces(prompt, rules.from, of.seasoned, min_segment_, rules.marks, &cost));
+  });
+  std::erase_if(lists, [](const std::vector<Piece>& list) { return list.empty(); });
+  if (lists.size() == 1) return std::move(lists[0]);
+  std::vector<Piece> out;
+  for (const bool whole : {true, false}) {
+    for (int contexts = kMostContexts; contexts > 0 && !lists.empty(); --contexts) {
+      for (const std::vector<Piece>& list : lists) {
+        std::vector<Piece> next;
+        std::ranges::copy_if(list, std::back_inserter(next), [&](const Piece& piece) {
+          return index_.info(piece.segment).contexts == contexts && is_whole(piece, rules) == whole;
+        });
+        fill_gaps(next, min_segment_, out);
+      }
+    }
+  }
+  return out;
+}
+
+// A mean that is all of its segment, or holds all of a mark.
+bool ContentCache::is_whole(const Piece& piece, const ClipRules& rules) const {
+  return holds_mark(piece, rules) || std::ssize(index_.info(piece.segment).tokens) == piece.count;
+}
+
+// Whether one of the exact pieces (sorted, disjoint) has the mean's text behind the text that is before it here.
+bool ContentCache::in_same_context(std::span<const int32_t> prompt, const Piece& mean,
+                                   std::span<const Piece> exact) const {
+  const auto after = std::ranges::upper_bound(exact, mean.pos, {}, &Piece::pos);
+  if (after == exact.begin()) return false;
+  const Piece& copy = *std::prev(after);
+  if (copy.pos + copy.count < mean.pos + mean.count) return false;
+  const int32_t missing = kSameContext - (mean.pos - copy.pos);
+  return missing <= 0 || index_.shared_context(prompt, copy, missing) >= missing;
+}
+
+bool ContentCache::before_clean(std::span<const int32_t> prompt, const Found& found, Run text) const {
+  for (const Piece& piece : found.known) {
+    if (piece.pos < found.layout.prefix || piece.pos > text.begin || piece.pos + piece.count < text.end) continue;
+    const SegmentInfo& info = index_.info(piece.segment);
+    return info.contexts > 0 || (info.exact && in_same_context(prompt, {0, 0, text.size(), text.begin}, {&piece, 1}));
+  }
+  return false;
+}
+
+std::vector<TokenMark> ContentCache::without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
+                                                      DomainId seasoned, int contexts) const {
+  std::vector<TokenMark> out;
+  for (const TokenMark& mark : marks) {
+    if (mark.end - mark.begin < min_segment_) continue;
+    const CachedSegment* copy = copy_of(prompt.subspan(mark.begin, mark.end - mark.begin), seasoned);
+    if (!copy || index_.info(copy->id).contexts < contexts) out.push_back(mark);
+  }
+  return out;
+}
+
+std::vector<int> ContentCache::season(const Own& own, ThreadPool& pool) {
+  std::vector<int> out(own.marks.size());
+  const bool exact = own.layout.exact_end() == own.layout.prompt_len && own.exact.pos >= own.layout.prefix;
+  if (!exact || !own.kv.whole()) return out;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const TokenMark& mark = own.marks[i];
+    if (mark.end - mark.begin >= min_segment_ && own.kv.owns({mark.begin, mark.end})) out[i] = season(own, mark, pool);
+  }
+  return out;
+}
+
+// Over how many contexts the mark's mean is with this one; 0: it was not added.
+int ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool) {
+  const Run run{mark.begin, mark.end}, whole{0, run.size()};
+  const auto tokens = own.tokens.subspan(run.begin, run.size());
+  const CachedSegment* old = copy_of(tokens, own.domains.seasoned);
+  const int contexts = old ? index_.info(old->id).contexts : 0;
+  if (contexts >= kMostContexts) return 0;
+  const auto now = own.kv.publish(run);
+  std::vector<MeanPart> parts;
+  if (old) parts.push_back({old->parts[0].kv.get(), old->parts[0].of_kv({old->pos, old->pos + old->count})});
+  parts.push_back({now.get(), run});
+  if (old) parts[0].weight = static_cast<float>(contexts) / static_cast<float>(contexts + 1);
+  parts.back().weight = 1 / static_cast<float>(contexts + 1);
+  const KvShape& shape = store_.shape();
+  const PinnedPages kept = parts[0].kv->pin(parts[0].positions);  // while others make room
+  const int64_t pages = int64_t{shape.L} * shape.G * ((run.size() + shape.P - 1) / shape.P);
+  if (!make_room(pages, own.kv.owner())) return 0;
+  const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
+  mean->give_to(own.kv.owner());
+  const Run at = parts[0].positions;
+  SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
+  info.contexts = contexts + 1;
+  info.replaced = true;
+  const SegmentId replaced = old ? old->id : 0, id = segments_.next_id();
+  enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}, own.request}, std::move(info),
+        {whole});
+  if (!index_.contains(id)) return 0;
+  if (replaced != 0) erase(replaced);
+  return contexts + 1;
+}
+
+}  // namespace kvilt

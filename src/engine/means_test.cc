@@ -1,0 +1,192 @@
+// Means over contexts in the content cache: which of them is found, and what comes before and after them.
+#include "engine/content_cache_for_test.h"
+#include "engine/loader_for_test.h"
+
+namespace kvilt {
+namespace {
+
+class MeansTest : public ContentCacheTest {
+ protected:
+  MeansTest() { look_in_mine(); }
+  void look_in_mine() {
+    domains = cache->domains({}, "mend");
+    domains.chain = 0;
+    domains.seasoned = cache->seasoned_domain({});
+  }
+  void clear() {
+    cache->clear();
+    look_in_mine();
+  }
+  ThreadPool pool{1};
+};
+
+// A mean comes before what was computed exactly, also where an exact piece holds more than it; the rest of that piece
+// stays. Who asks for what was first computed gets that.
+TEST_F(MeansTest, MeansComeFirst) {
+  const auto found = [&](bool seasoned) {
+    const std::vector<TokenMark> marks{{9, 29}, {29, 49}};
+    return cache->find(join(more, a, b, question), marks, domains, {.seasoned = seasoned});
+  };
+  Asked together = compute(join(text(5, 10), a, b), {{10, 30}, {30, 50}});
+  together.published = cache->publish_prompt(together.own(domains));
+  EXPECT_EQ(found(true).layout.pieces, (Runs{{9, 49}})) << "power: one exact piece holds both";
+  Asked apart = compute(join(text(6, 10), b), {{10, 30}}, false);
+  cache->season(apart.own(domains), pool);
+  const auto now = found(true);
+  EXPECT_EQ(now.layout.pieces, (Runs{{9, 29}, {29, 49}}));
+  EXPECT_EQ(now.layout.seasoned, 20);
+  EXPECT_EQ(found(false).layout.seasoned, 0);
+  EXPECT_EQ(cache->seasoned().by_contexts[1], 1);
+  const std::vector<TokenMark> marks{{9, 29}, {29, 49}};
+  const auto lacking = [&](int contexts) {
+    return cache->without_contexts(join(more, a, b), marks, domains.seasoned, contexts).size();
+  };
+  EXPECT_EQ(lacking(1), 1u);
+  EXPECT_EQ(lacking(2), 2u);
+}
+
+// Where the text in front of a marked part is what stood in front of an exact copy of it, the copy comes first.
+TEST_F(MeansTest, ACopyInTheSameContextComesBeforeAMean) {
+  const Tokens before = text(8, 100);
+  Asked together = compute(join(before, b), {{100, 120}});
+  together.published = cache->publish_prompt(together.own(domains));
+  cache->season(compute(join(text(6, 10), b), {{10, 30}}, false).own(domains), pool);
+  const auto seasoned = [&](int32_t shared) {
+    const Tokens front = join(more, Tokens(before.end() - shared, before.end()));
+    const auto begin = static_cast<int32_t>(front.size());
+    const std::vector<TokenMark> marks{{begin, begin + 20}};
+    return cache->find(join(front, b, question), marks, domains, {.seasoned = true}).layout.seasoned;
+  };
+  EXPECT_EQ(seasoned(64), 0) << "one piece holds both";
+  EXPECT_EQ(seasoned(63), 20);
+  EXPECT_EQ(seasoned(0), 20);
+}
+
+// Over the namespaces in sight the mean over the most contexts is taken; of equal ones that of the one named first. A
+// part of another document's mean hides none.
+TEST_F(MeansTest, OfMeansInSeveralNamespacesTheBestIsTaken) {
+  open(400);
+  const auto domains_of = [&](const std::string& name) {
+    ContentDomains out = cache->domains({"", name, ""});
+    out.seasoned = cache->seasoned_domain({"", name, ""});
+    return out;
+  };
+  const ContentDomains own = domains_of("anna"), shop = domains_of("shop");
+  const auto season = [&](const ContentDomains& in, const Tokens& document, int contexts) {
+    domains = in;
+    const auto end = 10 + static_cast<int32_t>(document.size());
+    for (int i = 0; i < contexts; ++i)
+      cache->season(compute(join(text(60 + i, 10), document), {{10, end}}, false).own(domains), pool);
+  };
+  const auto taken = [&](const ContentDomains& first, const ContentDomains& second) {
+    domains = first;
+    domains.also = {second};
+    const std::vector<TokenMark> marks{{9, 29}, {29, 49}};
+    std::vector<int> out;
+    std::vector<DomainId> where;
+    for (const Piece& piece : cache->find(join(more, a, b, question), marks, domains, {.seasoned = true}).known) {
+      out.push_back(cache->index().info(piece.segment).contexts);
+      where.push_back(cache->index().info(piece.segment).domain);
+    }
+    return std::pair(out, where);
+  };
+  using Contexts = std::vector<int>;
+  using Where = std::vector<DomainId>;
+  season(shop, a, 3);
+  season(shop, b, 2);
+  season(own, a, 1);
+  EXPECT_EQ(taken(own, shop), std::pair(Contexts({3, 2}), Where({shop.seasoned, shop.seasoned})));
+  EXPECT_EQ(taken(shop, own), taken(own, shop));
+  season(own, b, 2);
+  EXPECT_EQ(taken(own, shop), std::pair(Contexts({3, 2}), Where({shop.seasoned, own.seasoned}))) << "named first";
+  EXPECT_EQ(taken(shop, own).second, Where({shop.seasoned, shop.seasoned}));
+  // The beginning of another document of its own, which is a mean over more contexts, is not all of this one.
+  season(own, join(Tokens(a.begin(), a.begin() + 12), text(50, 12)), 5);
+  EXPECT_EQ(taken(own, shop).first, Contexts({3, 2}));
+}
+
+// With means: an exact copy in this very context, then the mean, then the clean copy, then one behind other text.
+TEST_F(MeansTest, ACopyInTheSameContextComesBeforeACleanOne) {
+  const Tokens head = text(7, 10), before = text(8, 100);
+  const auto copy = [&](const Tokens& front) {
+    const auto begin = static_cast<int32_t>(front.size());
+    return ask(join(front, b), {{begin, begin + 20}}, false).published.segments.at(0);
+  };
+  const SegmentId in_context = copy(before), clean = copy(head);
+  const auto taken = [&](const Tokens& front, bool seasoned) {
+    const auto begin = static_cast<int32_t>(front.size());
+    const std::vector<TokenMark> marks{{begin, begin + 20}};
+    const auto found = cache->find(join(front, b, question), marks, domains,
+                                   {.prefix = false, .unmarked = false, .seasoned = seasoned});
+    return found.known.size() == 1 ? found.known[0].segment : SegmentId{0};
+  };
+  const Tokens here = join(head, before), elsewhere = join(head, more);
+  EXPECT_EQ(taken(here, true), in_context) << "also where there is no mean";
+  EXPECT_EQ(taken(here, false), clean) << "who does not want means has clean copies first";
+  EXPECT_EQ(taken(elsewhere, true), clean);
+  cache->season(compute(join(text(6, 10), b), {{10, 30}}, false).own(domains), pool);
+  EXPECT_EQ(taken(here, true), in_context);
+  EXPECT_EQ(taken(here, false), clean);
+  const SegmentId mean = taken(elsewhere, true);
+  ASSERT_NE(mean, 0u);
+  EXPECT_NE(mean, clean);
+  EXPECT_EQ(cache->index().info(mean).contexts, 1);
+}
+
+// What came of each marked part is said: over how many contexts its mean is now, or that this one was not added.
+TEST_F(MeansTest, SaysWhatWasAdded) {
+  using Contexts = std::vector<int>;
+  const auto season = [&](int n) {
+    Asked asked = compute(join(text(60 + n, 10), a, text(1000 + n, 2), b), {{10, 30}, {30, 32}, {32, 52}}, false);
+    return cache->season(asked.own(domains), pool);
+  };
+  for (int n = 1; n <= kMostContexts; ++n) EXPECT_EQ(season(n), (Contexts{n, 0, n})) << "a few tokens have no mean";
+  EXPECT_EQ(season(kMostContexts + 1), (Contexts{0, 0, 0})) << "these have enough";
+  EXPECT_EQ(cache->seasoned().by_contexts[kMostContexts], 2);
+  open(5);  // 40 tokens
+  look_in_mine();
+  EXPECT_EQ(cache->season(compute(join(text(60, 10), a), {{10, 30}}, false).own(domains), pool), (Contexts{0}));
+}
+
+// A request waits for no clean copy that is stored where a mean, or a copy in this very context, is used.
+TEST_F(MeansTest, NobodyWaitsForACleanCopyThatAMeanComesBefore) {
+  const Tokens head = text(7, 5), before = text(8, 100);
+  const auto made = ask(join(head, b), {{5, 25}}).published.segments.at(0);
+  StoredPiece piece;
+  piece.id = 7000;
+  piece.domain = *cache->index().domain_digest(domains.exact);
+  piece.exact = piece.prefix = true;
+  piece.token_bytes = static_cast<uint32_t>(kShape.token_bytes());
+  piece.tokens = join(head, b);
+  piece.marks = {{5, 25}};
+  piece.clean = cache->index().clean_notes(made);
+  ASSERT_EQ(piece.clean.size(), 1u);
+  clear();
+  auto made_tier = std::make_unique<SlowTier>(piece);
+  SlowTier& tier = *made_tier;
+  const auto store = DiskCache::open(std::move(made_tier), HashSecret::fixed(1), Digest{}, *cache, kMinSegment).value();
+  const auto unheard = [](const std::function<void()>&) {};
+  store->attach({unheard, unheard, [](int64_t, OwnerId) { return false; }});
+  const auto waits = [&](const Tokens& front, bool seasoned) {
+    const auto begin = static_cast<int32_t>(front.size());
+    const Tokens prompt = join(front, b, question);
+    const std::vector<TokenMark> marks{{begin, begin + 20}};
+    const ContentCache::Wanted wanted{.unmarked = false, .seasoned = seasoned};
+    const auto uses = [](const PromptLayout&) { return true; };
+    const auto found = cache->find(prompt, marks, domains, wanted);
+    return store->fetch({prompt, marks, domains, wanted, rope, uses, 0}, found) != nullptr;
+  };
+  const Tokens elsewhere = join(head, more), here = join(head, before);
+  cache->season(compute(join(text(6, 10), b), {{10, 30}}, false).own(domains), pool);
+  EXPECT_FALSE(waits(elsewhere, true));
+  EXPECT_TRUE(waits(elsewhere, false)) << "power: it is stored";
+  clear();
+  ask(join(before, b), {{100, 120}}, false);
+  EXPECT_FALSE(waits(here, true)) << "what is there is of this context";
+  EXPECT_TRUE(waits(elsewhere, true)) << "power: of another one it is not";
+  tier.give(100);
+  store->finish();
+}
+
+}  // namespace
+}  // namespace kvilt
