@@ -18,6 +18,7 @@ thread_local Connection* current_connection = nullptr;
 
 constexpr size_t kMaxField = 8190;    // of one header field: httplib reads no longer line (8,192 with its end)
 constexpr size_t kMaxFieldName = 64;  // of a header's name in a message
+constexpr int kMostBlankLines = 8;    // before a request line
 constexpr auto kSlice = std::chrono::milliseconds(100);  // how soon a waiting thread sees stop, abort and guards
 
 Clock::time_point after(double seconds) {
@@ -157,10 +158,15 @@ Connection::Head Connection::read_head(const std::function<bool()>& give_way) {
   body_too_large_ = close_ = false;
   verdict_ = {};
   const std::function<bool()> idle_end = [&] { return stop_.load() || (give_way && give_way()); };
-  auto deadline = after(buffer_.empty() ? limits_.idle_s : limits_.head_s);
+  bool begun = !buffer_.empty();  // the first byte came; empty lines do not begin anew
+  auto deadline = after(begun ? limits_.head_s : limits_.idle_s);
   size_t scanned = 0;
+  int blank_lines = 0;
   for (;;) {
-    while (buffer_.starts_with("\r\n")) buffer_.erase(0, 2);  // RFC 9112 2.2: tolerate them before a request line
+    size_t blank = 0;  // RFC 9112 2.2: tolerate some before a request line
+    for (; buffer_.compare(blank, 2, "\r\n") == 0; blank += 2) ++blank_lines;
+    buffer_.erase(0, blank);
+    if (blank_lines > kMostBlankLines) return Head::kBlank;
     const size_t end = buffer_.find("\r\n\r\n", scanned > 3 ? scanned - 3 : 0);
     if (end != std::string::npos && end + 4 <= limits_.head_bytes) {
       head_ = buffer_.substr(0, end + 2);
@@ -181,7 +187,8 @@ Connection::Head Connection::read_head(const std::function<bool()>& give_way) {
       continue;
     }
     if (got <= 0) return Head::kClosed;
-    if (idle) deadline = after(limits_.head_s);
+    if (!begun) deadline = after(limits_.head_s);
+    begun = true;
     buffer_.append(block, static_cast<size_t>(got));
   }
 }

@@ -54,7 +54,7 @@ class Connection : public httplib::Stream {
   // The connection that this thread serves now; null outside of one.
   static Connection* current();
 
-  enum class Head { kReady, kClosed, kTooLarge, kTimeout };
+  enum class Head { kReady, kClosed, kTooLarge, kTimeout, kBlank };  // kBlank: empty lines, and no request
   // Waits for the next request and reads its head. An idle connection closes when `give_way`, asked about ten times a
   // second, says so.
   Head read_head(const std::function<bool()>& give_way);

@@ -229,6 +229,8 @@ void HttpServer::serve(int sock) {
       case Connection::Head::kTooLarge:
         return answer_and_close(connection, 431, "Request Header Fields Too Large",
                                 fmt::format("the request line and headers exceed {} bytes", limits_.head_bytes));
+      case Connection::Head::kBlank:
+        return answer_and_close(connection, 400, "Bad Request", "there are empty lines where a request line should be");
       case Connection::Head::kTimeout:
         return answer_and_close(connection, 408, "Request Timeout", "the request's head came too slowly");
       case Connection::Head::kReady:
