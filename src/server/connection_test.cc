@@ -1,7 +1,12 @@
-// A connection's own limits: empty lines before a request.
+// A connection's own limits: empty lines before a request, and clients that take what is written byte by byte.
 #include "server/connection.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
 
 #include "server/live_server_for_test.h"
 
@@ -28,6 +33,55 @@ TEST(Connection, EmptyLinesEndIt) {
   }
   EXPECT_NE(reply.find("empty lines"), std::string::npos) << reply;
 }
+
+// A socket whose other side takes 256 bytes a millisecond.
+class SlowReader : public testing::Test {
+ protected:
+  SlowReader() {
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets_), 0);
+    const int small = 4096;
+    ::setsockopt(sockets_[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    thread_ = std::thread([this] { read(); });
+  }
+  ~SlowReader() override {
+    ended_ = true;
+    thread_.join();
+    for (const int socket : sockets_) ::close(socket);
+  }
+
+  // How many writes of 1 KiB it takes, of these.
+  int taken(int writes, size_t floor) {
+    ConnectionLimits limits;
+    limits.write_s = 1;
+    limits.write_floor_bytes = floor;
+    Connection connection(sockets_[0], limits, stop_, stop_);
+    const std::string block(1024, 'x');
+    for (int i = 0; i < writes; ++i) {
+      if (connection.write(block.data(), block.size()) < 0) return i;
+    }
+    EXPECT_FALSE(connection.must_close());
+    return writes;
+  }
+
+ private:
+  void read() {
+    char block[256];
+    while (!ended_) {
+      pollfd poller{sockets_[1], POLLIN, 0};
+      if (::poll(&poller, 1, 10) > 0) ::recv(sockets_[1], block, sizeof block, MSG_DONTWAIT);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  int sockets_[2] = {-1, -1};
+  const std::atomic<bool> stop_{false};
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+TEST_F(SlowReader, IsClosedBelowTheFloor) { EXPECT_LT(taken(3000, 1 << 20), 3000); }
+
+TEST_F(SlowReader, GoesOnAboveIt) { EXPECT_EQ(taken(600, 1), 600) << "for some seconds"; }
 
 }  // namespace
 }  // namespace kvilt::server

@@ -73,6 +73,8 @@ struct ServerOptions {
   double idle_timeout_s = 30;     // of a connection between requests
   double request_timeout_s = 60;  // for a request's head and body to arrive
   double write_timeout_s = 30;    // for a client to take any of what is written
+  // And that it takes at least in each write_timeout_s in which something waits for it; a slower one is closed.
+  size_t write_floor_bytes = 16 * 1024;
   size_t response_store_bytes = 64 * 1024 * 1024;  // of stored responses, per tenant; 0: none is kept
   // Documents that clients leave here by name (docs/server.md#knowledge-bases): the folder that keeps their texts over a
   // restart, which one server uses at a time; empty: they are forgotten. And the bytes of a tenant's texts.

@@ -27,6 +27,7 @@ ConnectionLimits limits_of(const ServerOptions& options) {
   limits.head_s = std::min(limits.head_s, options.request_timeout_s);
   limits.body_s = options.request_timeout_s;
   limits.write_s = options.write_timeout_s;
+  limits.write_floor_bytes = options.write_floor_bytes;
   return limits;
 }
 
