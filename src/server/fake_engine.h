@@ -55,6 +55,7 @@ class FakeEngine : public Engine {
   Status check_policy(const PolicyChoice& policy) const override;
   Status check_constraint(const Constraint& constraint, bool opens_reasoning) const override;
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
+  Result<std::vector<RequestId>> submit_all(std::vector<Submission> several) override;
   void cancel(RequestId id) override;
   void clear_cache() override;
   void thaw(const std::string& tenant, const std::vector<std::string>& names) override;
