@@ -34,6 +34,14 @@ TEST(Connection, EmptyLinesEndIt) {
   EXPECT_NE(reply.find("empty lines"), std::string::npos) << reply;
 }
 
+TEST(Connection, ARequestForWhichThereIsNoMemoryIsA503) {
+  LiveServer running;
+  const auto reply = running.post("/v1/completions", R"({"prompt": "FAKE_NO_MEMORY"})");
+  EXPECT_EQ(reply->status, 503);
+  EXPECT_EQ(error_of(reply)["code"], "overloaded");
+  EXPECT_EQ(running.post("/v1/completions", R"({"prompt": "x"})")->status, 200) << "and the server goes on";
+}
+
 // A socket whose other side takes 256 bytes a millisecond.
 class SlowReader : public testing::Test {
  protected:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/begun_literal.h"
@@ -235,7 +236,10 @@ Result<RequestId> FakeEngine::submit(Request request, std::shared_ptr<TokenSink>
 
 Result<std::vector<RequestId>> FakeEngine::submit_all(std::vector<Submission> several) {
   for (const Submission& one : several) {
-    const auto length = static_cast<int>(one.request.prompt.ids.size());
+    const std::vector<int32_t>& ids = one.request.prompt.ids;
+    const auto length = static_cast<int>(ids.size());
+    const std::string_view no_memory = kNoMemory;
+    if (std::search(ids.begin(), ids.end(), no_memory.begin(), no_memory.end()) != ids.end()) throw std::bad_alloc();
     if (length == 0) return error(Code::kInvalidArgument, "the prompt has no tokens");
     const int answer = one.request.sampling.max_tokens == 0 ? 0 : 1;  // room for one, if there is one
     if (length > options_.context - answer) {

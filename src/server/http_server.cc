@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <new>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -75,24 +76,21 @@ class ConnectionPool {
   WaitingRoom& room() { return *room_; }
 
  private:
+  // False: there is no thread for it, or no memory.
   bool admit(int sock) {
     MutexLock lock(mutex_);
-    if (outstanding_ >= limit_ || !has_thread_for(outstanding_ + 1)) return false;
-    ++outstanding_;
-    sockets_.push_back(sock);
-    changed_.notify_one();
-    return true;
-  }
-
-  // False: the system starts no more threads.
-  bool has_thread_for(int tasks) {
-    if (tasks <= static_cast<int>(threads_.size())) return true;
+    if (outstanding_ >= limit_) return false;
     try {
-      threads_.emplace_back([this] { work(); });
+      if (outstanding_ >= static_cast<int>(threads_.size())) threads_.emplace_back([this] { work(); });
+      sockets_.push_back(sock);
     } catch (const std::system_error& e) {
       spdlog::warn("no thread for another connection: {}", e.what());
       return false;
+    } catch (const std::bad_alloc&) {
+      return false;
     }
+    ++outstanding_;
+    changed_.notify_one();
     return true;
   }
 
@@ -166,7 +164,11 @@ int HttpServer::accept_until_stopped(WaitingRoom& room) {
     const int sock = accept_connection();
     if (sock >= 0) {
       failed = false;
-      room.enter(sock);
+      try {
+        room.enter(sock);
+      } catch (const std::bad_alloc&) {
+        ::close(sock);
+      }
       continue;
     }
     const int why = errno;
@@ -262,14 +264,17 @@ void HttpServer::answer_probe(int sock) {
 
 void HttpServer::refuse(int sock) {
   ++refused_;
-  const std::string text =
-      canned(503, "Service Unavailable",
-             {503,
-              stop_ ? "the server is shutting down"
-                    : fmt::format("all {} connections of this server are in use: try again soon", max_connections_),
-              "", stop_ ? "unavailable" : ""});
-  // The socket is new, so its buffer takes the text whole.
-  [[maybe_unused]] const ssize_t sent = ::send(sock, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  try {
+    const std::string text =
+        canned(503, "Service Unavailable",
+               {503,
+                stop_ ? "the server is shutting down"
+                      : fmt::format("all {} connections of this server are in use: try again soon", max_connections_),
+                "", stop_ ? "unavailable" : ""});
+    // The socket is new, so its buffer takes the text whole.
+    [[maybe_unused]] const ssize_t sent = ::send(sock, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  } catch (const std::bad_alloc&) {  // it is closed without a word
+  }
 }
 
 }  // namespace kvilt::server
