@@ -55,10 +55,10 @@ void answer_and_close(Connection& connection, int status, std::string_view reaso
 // Starts threads when they are first needed, up to the limit. The waiting room hands them their connections.
 class ConnectionPool {
  public:
-  // serve: serves a socket until it is closed. room: `admit` is set here.
+  // serve: serves a socket until it is closed. room: `admit` says whether anybody is let in at all.
   ConnectionPool(int limit, std::function<void(int)> serve, WaitingRoom::Options room)
       : limit_(limit), serve_(std::move(serve)) {
-    room.admit = [this](int sock) { return admit(sock); };
+    room.admit = [this, open = std::move(room.admit)](int sock) { return open(sock) && admit(sock); };
     room_ = std::make_unique<WaitingRoom>(std::move(room));
   }
 
@@ -149,7 +149,7 @@ int HttpServer::bind(const std::string& host, int port) {
 }
 
 Status HttpServer::run() {
-  if (stop_) return {};
+  if (shut_) return {};
   const std::unique_ptr<ConnectionPool> pool = make_pool();
   pool_ = pool.get();
   const int why = accept_until_stopped(pool->room());
@@ -160,7 +160,7 @@ Status HttpServer::run() {
 
 // Not the library's loop, which ends for ever at the first error but EMFILE.
 int HttpServer::accept_until_stopped(WaitingRoom& room) {
-  for (bool failed = false; !stop_;) {
+  for (bool failed = false; !shut_;) {
     const int sock = accept_connection();
     if (sock >= 0) {
       failed = false;
@@ -172,7 +172,7 @@ int HttpServer::accept_until_stopped(WaitingRoom& room) {
       continue;
     }
     const int why = errno;
-    if (stop_) return 0;
+    if (shut_) return 0;
     if (is_lost(why)) return why;
     // Of the system's tables, or of this one connection: a moment later there may be room.
     if (!failed) spdlog::warn("a connection cannot be accepted, and is tried again: {}", std::strerror(why));
@@ -185,7 +185,8 @@ int HttpServer::accept_until_stopped(WaitingRoom& room) {
 int HttpServer::accept_connection() { return ::accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC); }
 
 void HttpServer::stop_accepting() {
-  if (stop_.exchange(true) || svr_sock_ == INVALID_SOCKET) return;
+  stop_ = true;
+  if (shut_.exchange(true) || svr_sock_ == INVALID_SOCKET) return;
   // httplib's stop() would mark its socket as invalid. Its writers of streams take that mark for a reason to write
   // nothing more, and they look before the first byte too. Here accept() fails, and the number stays ours.
   ::shutdown(svr_sock_, SHUT_RDWR);
@@ -198,7 +199,8 @@ std::unique_ptr<ConnectionPool> HttpServer::make_pool() {
   WaitingRoom::Options room;
   room.places = static_cast<size_t>(std::clamp<int64_t>((most - max_connections_) / 2, 16, kMostWaiting));
   room.silent_s = limits_.idle_s;
-  room.idle = [this] { return idle_.load(); };
+  room.admit = [this](int) { return !stop_; };
+  room.idle = [this] { return stop_ ? 0 : idle_.load(); };
   room.answer_probe = [this](int sock) { answer_probe(sock); };
   room.refuse = [this](int sock) { refuse(sock); };
   return std::make_unique<ConnectionPool>(

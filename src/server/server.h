@@ -95,6 +95,8 @@ struct ServerOptions {
   // cache is the engine's affair (docs/server.md#no-text-kept).
   bool keep_no_text = false;
   double shutdown_s = 10;  // time that shutdown() gives running requests before it cancels them
+  // Before that, while answers are still being made: so long at most, in which new connections get a 503 that says so.
+  double drain_s = 0;
 };
 
 class Server {
@@ -107,11 +109,13 @@ class Server {
   // Returns after shutdown(), when every connection has ended. kIo: the listening socket was lost, so nobody can connect
   // any more; shutdown() is still to be called.
   Status run();
-  // No new connections and requests; what runs may finish within shutdown_s. Returns when the engine is drained.
+  // No new requests, and after drain_s no new connections; what runs may finish within these and shutdown_s. Returns when
+  // the engine is drained.
   void shutdown();
 
  private:
   struct Parts;
+  void drain();
   explicit Server(std::unique_ptr<Parts> parts);
   const std::unique_ptr<Parts> parts_;
 };
