@@ -36,6 +36,7 @@
 #include "engine/content_cache.h"
 #include "engine/io_thread.h"
 #include "engine/prefill_pace.h"
+#include "engine/spaced_warning.h"
 #include "kv/kv_rows.h"
 #include "sched/sequence.h"
 #include "tier/annex_record.h"
@@ -290,6 +291,9 @@ class DiskCache {
   int64_t copied_at_once_ = int64_t{64} << 20;  // by one eviction: some 10 ms
   int64_t tokens_hashed_ = 0, forgotten_ = 0;
   bool short_of_room_ = false;  // of the last one that was to be stored something had no room
+  SpacedWarning not_read_{"cached KV is computed instead of read"};
+  SpacedWarning not_kept_{"what is cached is not kept"};
+  SpacedWarning annex_lost_{"what is known of cached KV is found out anew"};
   PrefillPace pace_;
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte
   Clock::time_point refused_at_ = {};          // when it was last looked whether reading pays

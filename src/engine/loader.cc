@@ -2,8 +2,6 @@
 // Idea:     only what the prompt needs is read, in chunks of an extent's size: the rest of its exact prefix, and pieces
 //           that memory does not hold. A chunk is copied into the pool's pages while the next one is read; a part is
 //           adopted when its last chunk is there. When all is there the request looks again, and finds it in memory.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -247,7 +245,7 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
 void DiskCache::refuse(const Part& part, const Error& why) {
   if (why.code != Code::kNotFound) {
     ++stats_.errors;
-    if (stats_.errors < 10) spdlog::warn("cached KV is computed instead of read: {}", why.message);
+    not_read_.warn(why.message);
   }
   if (why.code == Code::kNotFound || why.code == Code::kCorrupt) forget(part.id);
 }

@@ -5,8 +5,6 @@
 // Cost:     what is copied is copied on the engine thread: one eviction copies 64 MiB at most, some 10 ms, and of a long
 //           chain only so much of what is not stored yet, from its beginning on. A piece is not cut, since its marks
 //           must stay whole: one that is larger is copied by itself.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -288,7 +286,7 @@ void DiskCache::not_kept(const Written& write) {
   // What it continues was dropped, or it is too large: no fault of the disk.
   const bool dropped = why.code == Code::kNotFound || why.code == Code::kTooLong;
   ++(dropped ? stats_.dropped : stats_.errors);
-  if (!dropped && stats_.errors < 10) spdlog::warn("what is cached is not kept: {}", why.message);
+  if (!dropped) not_kept_.warn(why.message);
 }
 
 }  // namespace kvilt
