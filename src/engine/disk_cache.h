@@ -176,6 +176,18 @@ class DiskCache {
 
   DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const Digest& maker, ContentCache& cache,
             int min_segment);
+  // From the I/O thread to the engine thread. Somebody waits to hear it: where memory ends it is said again until there
+  // is some.
+  template <class Task>
+  void say(const Task& task) {
+    for (;;) {
+      try {
+        return hooks_.post(task);
+      } catch (const std::bad_alloc&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  }
   Status announce();
   void announce(StoredPiece& piece);
   bool continues(const StoredPiece& piece);
@@ -243,6 +255,8 @@ class DiskCache {
   bool pays(const std::vector<Part>& parts) const;
   Clock::time_point patience_for(const std::vector<Part>& parts) const;
   std::shared_ptr<const Fetch> begin(const Question& question, std::vector<Part> parts);
+  bool queue(const Question& question, const std::vector<Part>& parts, const std::shared_ptr<Loading>& loading);
+  void read_parts(const std::shared_ptr<Loading>& loading);
   void read(const std::shared_ptr<Loading>& loading, const Part& part);
   void refuse(const Part& part, const Error& why);
   Run lacking(Loading& loading, const Part& part, int32_t end) const;

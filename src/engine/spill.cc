@@ -254,7 +254,7 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
         out->done = put(*piece, *values, out->removed);
         count();
       },
-      bytes, [this, out] { hooks_.post([this, out] { wrote(*out); }); });  // who hears of it finds its room free
+      bytes, [this, out] { say([this, out] { wrote(*out); }); });  // who hears of it finds its room free
   return stored;
 }
 
