@@ -118,7 +118,7 @@ void serve(ServeOptions options) {
   std::thread web = start([&] {
     try {
       ended = server->run();
-    } catch (const std::system_error& e) {
+    } catch (const std::exception& e) {  // of its start
       fail(fmt::format("the server cannot run: {}", e.what()));
     }
     if (ended.ok()) return;
@@ -172,7 +172,8 @@ void serve(ServeOptions options) {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  std::printf("shutting down: running requests may finish within %.0f s\n", options.server.shutdown_s);
+  std::printf("shutting down: running requests may finish within %.0f s\n",
+              options.server.drain_s + options.server.shutdown_s);
   std::fflush(stdout);
   loader.join();
   server->shutdown();
@@ -293,6 +294,9 @@ void add_serve(Program& program) {
                  "texts of knowledge bases, per tenant, e.g. 256MiB")
       .bytes();
   app.add_option("--shutdown-seconds", options->server.shutdown_s, "how long running requests may go on after a signal")
+      .show_default();
+  app.add_option("--drain-seconds", options->server.drain_s,
+                 "and before that, how long new connections still get a 503 that says that the server stops")
       .show_default();
   app.add_option("--allow-policies", *policies,
                  "policies that requests may name, e.g. auto,prefix,full (default: all but random and oracle, which "

@@ -340,6 +340,32 @@ TEST(Queue, FullIsAnErrorAtOnce) {
   for (auto& sink : sinks) EXPECT_FALSE(sink->wait().error);
 }
 
+TEST(Queue, SeveralEnterTogetherOrNotAtAll) {
+  auto engine = open_for_test({.model = kModel, .max_sequences = 1, .max_queue = 2});
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  const auto submit = [&](int count) {
+    std::vector<Submission> several;
+    for (int i = 0; i < count; ++i) {
+      sinks.push_back(std::make_shared<CollectingSink>());
+      several.push_back({request_of(tokens(100, 3), "full", 200), sinks.back()});
+    }
+    return engine->submit_all(std::move(several));
+  };
+  EXPECT_EQ(submit(4).error().code, Code::kInvalidArgument) << "there are never places for four";
+  sinks.clear();
+  const auto two = submit(2);
+  ASSERT_TRUE(two.ok());
+  EXPECT_EQ(two->size(), 2u);
+  const auto first = sinks;
+  EXPECT_EQ(submit(2).error().code, Code::kExhausted);
+  for (const auto& sink : first) EXPECT_FALSE(sink->wait().error);
+  engine->clear_cache();  // behind which the figures are of now
+  EXPECT_EQ(engine->stats().requests_ok, 2u) << "nothing of the others was begun";
+  sinks.clear();
+  ASSERT_TRUE(submit(3).ok()) << "power";
+  for (const auto& sink : sinks) EXPECT_FALSE(sink->wait().error);
+}
+
 TEST(Cancel, EndsPromptlyAndFreesEverything) {
   auto engine = open_for_test({.model = kModel, .chunk_tokens = 16});
   auto sink = std::make_shared<CollectingSink>();

@@ -2,10 +2,12 @@
 // How: operator new and aligned_alloc (tensor/buffer.cc) are replaced by ones that fail once, at the n-th allocation of
 //      the engine's threads after arm(n). Every n is tried until a request ends without having met it.
 #include <dlfcn.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <utility>
 
@@ -109,6 +111,40 @@ TEST(OutOfMemory, FailsOneRequestAndNeverTheProcess) {
     engine->clear_cache();
     EXPECT_EQ(engine->stats().kv_pages_used, 0) << "no page is lost";
   }
+}
+
+// Of a prompt that is read from disk, on the engine's thread and the one that reads: it is answered, or ends with an
+// error, and who asks for the same next is answered.
+TEST(OutOfMemory, WhatIsReadFromDiskHoldsNobodyUp) {
+  exempt = true;
+  std::string folder = testing::TempDir() + "kvilt_memory_XXXXXX";
+  ASSERT_TRUE(::mkdtemp(folder.data()));
+  EngineOptions options{.model = kModel, .threads = 2, .kv_type = KvType::kF32};
+  options.cache_dir = folder;
+  const std::vector<int32_t> known = tokens(600, 3), asked = join({known, tokens(9, 7)});
+  warm(*open_for_test(options), known);  // which stores it at its end
+  const Outcome wanted =
+      ask_with(*open_for_test({.model = kModel, .threads = 2, .kv_type = KvType::kF32}), asked, "full");
+  int read = 0, failed = 0;
+  for (int64_t n = 0;; n += n < 60 ? 2 : 23) {
+    const auto engine = open_for_test(options);
+    const auto sink = std::make_shared<Quiet>();
+    arm(n);
+    ASSERT_TRUE(engine->submit(request_of(asked, "prefix", 3), sink).ok());
+    const Completion end = sink->sink.wait();
+    const bool met = disarm();
+    if (end.finish == Finish::kError) {
+      ASSERT_EQ(end.error->code, Code::kExhausted) << end.error->message;
+    }
+    read += end.usage.disk > 0;
+    failed += met;
+    const Outcome next = ask_with(*engine, asked, "prefix");
+    ASSERT_EQ(next.ids, wanted.ids) << "after " << n;
+    if (!met) break;
+  }
+  EXPECT_GT(failed, 30);
+  EXPECT_GT(read, 5) << "power check";
+  std::filesystem::remove_all(folder);
 }
 
 // A context that could not be added leaves the mean that was there.

@@ -139,6 +139,11 @@ struct EngineStats : EngineCounters {
   std::vector<TenantPool> tenant_pools;
 };
 
+struct Submission {
+  Request request;
+  std::shared_ptr<TokenSink> sink;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;  // cancels what still runs
@@ -180,6 +185,9 @@ class Engine {
 
   // Errors at once: kTooLong, kInvalidArgument, kExhausted (queue full), kUnavailable (shutting down).
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
+  // All of them, in this order, or none: kExhausted where the queue has fewer places now, kInvalidArgument where it never
+  // has as many.
+  virtual Result<std::vector<RequestId>> submit_all(std::vector<Submission> several) = 0;
   virtual void cancel(RequestId id) = 0;  // its sink still gets on_finish; unknown ids are ignored
 
   virtual void clear_cache() = 0;  // drops every cached segment that nothing uses now

@@ -127,7 +127,7 @@ void DiskCache::take_news() {
   std::ranges::sort(news.removed);  // not on the engine thread: it may be all that there was
   heard->cleared = cleared_;
   heard->came_back = news.came_back || (ready && !was_ready);
-  hooks_.post([this, heard] { told(heard); });
+  say([this, heard] { told(heard); });
 }
 
 void DiskCache::told(const std::shared_ptr<Heard>& heard) {
@@ -214,10 +214,14 @@ void DiskCache::clear() {
   std::swap(known->first, index_);
   std::swap(known->second, stored_);
   io_.read([this, known] {
-    const Status done = tier_->clear();
+    bool failed = true;
+    try {
+      failed = !tier_->clear().ok();
+    } catch (const std::bad_alloc&) {
+    }
     ++cleared_;
     count();
-    hooks_.post([this, failed = !done.ok()] {
+    say([this, failed] {
       stats_.errors += failed ? 1 : 0;
       update();
     });

@@ -37,6 +37,7 @@
 #include "engine/content_cache.h"
 #include "engine/io_thread.h"
 #include "engine/prefill_pace.h"
+#include "engine/spaced_warning.h"
 #include "kv/kv_rows.h"
 #include "sched/sequence.h"
 #include "tier/annex_record.h"
@@ -178,6 +179,18 @@ class DiskCache {
 
   DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const Digest& maker, ContentCache& cache,
             int min_segment);
+  // From the I/O thread to the engine thread. Somebody waits to hear it: where memory ends it is said again until there
+  // is some.
+  template <class Task>
+  void say(const Task& task) {
+    for (;;) {
+      try {
+        return hooks_.post(task);
+      } catch (const std::bad_alloc&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  }
   Status announce();
   void announce(StoredPiece& piece);
   bool continues(const StoredPiece& piece);
@@ -248,6 +261,8 @@ class DiskCache {
   bool hangs() const;
   void drop(const std::shared_ptr<Loading>& loading);
   std::shared_ptr<const Fetch> begin(const Question& question, std::vector<Part> parts);
+  bool queue(const Question& question, const std::vector<Part>& parts, const std::shared_ptr<Loading>& loading);
+  void read_parts(const std::shared_ptr<Loading>& loading);
   void read(const std::shared_ptr<Loading>& loading, const Part& part);
   void refuse(const Part& part, const Error& why);
   Run lacking(Loading& loading, const Part& part, int32_t end) const;
@@ -296,6 +311,9 @@ class DiskCache {
   int64_t copied_at_once_ = int64_t{64} << 20;  // by one eviction: some 10 ms
   int64_t tokens_hashed_ = 0, forgotten_ = 0;
   bool short_of_room_ = false;  // of the last one that was to be stored something had no room
+  SpacedWarning not_read_{"cached KV is computed instead of read"};
+  SpacedWarning not_kept_{"what is cached is not kept"};
+  SpacedWarning annex_lost_{"what is known of cached KV is found out anew"};
   PrefillPace pace_;
   Clock::duration disk_patience_ = std::chrono::seconds(5);
   std::atomic<Clock::time_point> moved_{};     // when a disk's last read or write ended

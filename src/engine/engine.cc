@@ -20,6 +20,7 @@
 #include "engine/head_profile.h"
 #include "engine/layer_profile.h"
 #include "engine/load.h"
+#include "engine/open_requests.h"
 #include "engine/options.h"
 #include "engine/peer_answers.h"
 #include "engine/session.h"
@@ -44,6 +45,7 @@ class EngineImpl : public Engine {
         chat_(std::move(chat)),
         constraints_(parts.file->tokenizer.get(), info_.answers, parts.model->config().eos_ids, info_.vocab),
         files_(std::move(files)),
+        open_(parts.options.max_queue, parts.options.max_sequences),
         loop_(std::move(parts)) {}
   ~EngineImpl() override {
     draining_ = true;  // a sink that submits again from on_finish is refused
@@ -152,6 +154,7 @@ class EngineImpl : public Engine {
   }
 
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
+  Result<std::vector<RequestId>> submit_all(std::vector<Submission> several) override;
   void cancel(RequestId id) override {
     loop_.post([this, id] { loop_.cancel(id); });
   }
@@ -209,7 +212,23 @@ class EngineImpl : public Engine {
     return files_;
   }
 
-  Result<RequestId> admit(Request request, std::shared_ptr<TokenSink> sink);  // submit(), of any tenant
+  struct Checked {
+    Request request;
+    Chosen chosen;
+    SessionSummary session;
+    std::optional<ConstrainedAnswer> constrained;
+  };
+  struct Entering {
+    std::unique_ptr<Sequence> sequence;
+    std::optional<ConstrainedAnswer> constrained;
+    ReuseFrom from = ReuseFrom::kFirst;
+  };
+  // Both: of any tenant.
+  Result<RequestId> admit(Request request, std::shared_ptr<TokenSink> sink);
+  Result<std::vector<RequestId>> admit_all(std::vector<Submission> several);
+  Result<Checked> checked(Request request);
+  Entering entering(Checked checked);
+  void enter(Entering one);  // the engine thread
   Status check(const Request& request, const ReusePolicy& policy) const;
   Status check_scores(const Request& request, const ReusePolicy& policy) const;
   int64_t pages_alone(const ReusePolicy& policy, int64_t tokens) const;
@@ -236,36 +255,10 @@ class EngineImpl : public Engine {
   PolicyFiles files_ KVILT_GUARDED_BY(files_mutex_);
   std::atomic<RequestId> last_id_{0};
   std::atomic<uint64_t> seeds_{0};
-  std::atomic<int> open_{0};  // submitted and not finished
   std::atomic<bool> draining_{false};
   std::shared_ptr<PeerAnswers> peers_;  // of a prefill server
+  OpenRequests open_;                   // submitted and not finished
   EngineLoop loop_;                     // last: it stops first
-};
-
-// Counts open requests down when one ends, whoever ends it; a request that is lost ends too.
-class CountingSink : public TokenSink {
- public:
-  CountingSink(std::shared_ptr<TokenSink> sink, std::atomic<int>& open) : sink_(std::move(sink)), open_(open) {}
-  ~CountingSink() override {
-    if (ended_) return;
-    Completion lost;
-    lost.finish = Finish::kError;
-    lost.error = Error{Code::kExhausted, "no memory"};
-    on_finish(std::move(lost));
-  }
-  void on_tokens(const TokenDelta& delta) override { sink_->on_tokens(delta); }
-  void on_progress(const PromptProgress& now) override { sink_->on_progress(now); }
-  void on_prompt(std::vector<TokenLogprob> prompt) override { sink_->on_prompt(std::move(prompt)); }
-  void on_finish(Completion completion) override {
-    ended_ = true;
-    open_.fetch_sub(1);
-    sink_->on_finish(std::move(completion));
-  }
-
- private:
-  std::shared_ptr<TokenSink> sink_;
-  std::atomic<int>& open_;
-  bool ended_ = false;
 };
 
 // Pages that a prompt of this length needs with an empty cache; each KV head keeps what its view says.
@@ -407,50 +400,82 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
 }
 
 Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink> sink) {
-  if (is_reserved_tenant(request.tenant))
-    return error(Code::kInvalidArgument, "tenant: {} is a name that the engine has for its own work", request.tenant);
-  return admit(std::move(request), std::move(sink));
+  std::vector<Submission> one;
+  one.push_back({std::move(request), std::move(sink)});
+  KVILT_ASSIGN(const auto ids, submit_all(std::move(one)));
+  return ids[0];
+}
+
+Result<std::vector<RequestId>> EngineImpl::submit_all(std::vector<Submission> several) {
+  for (const Submission& one : several) {
+    if (!is_reserved_tenant(one.request.tenant)) continue;
+    return error(Code::kInvalidArgument, "tenant: {} is a name that the engine has for its own work",
+                 one.request.tenant);
+  }
+  return admit_all(std::move(several));
 }
 
 Result<RequestId> EngineImpl::admit(Request request, std::shared_ptr<TokenSink> sink) {
+  std::vector<Submission> one;
+  one.push_back({std::move(request), std::move(sink)});
+  KVILT_ASSIGN(const auto ids, admit_all(std::move(one)));
+  return ids[0];
+}
+
+Result<std::vector<RequestId>> EngineImpl::admit_all(std::vector<Submission> several) {
   if (draining_) return error(Code::kUnavailable, "the engine is shutting down");
-  Chosen chosen;
-  SessionSummary session;
+  std::vector<Checked> good;
+  for (Submission& one : several) {
+    KVILT_ASSIGN(good.emplace_back(), checked(std::move(one.request)));
+  }
+  KVILT_ASSIGN(OpenRequests::Places places, open_.take(static_cast<int>(several.size())));
+  // std::function wants a copyable callable.
+  auto all = std::make_shared<std::vector<Entering>>();
+  std::vector<RequestId> ids;
+  for (size_t i = 0; i < several.size(); ++i) {
+    Sequence& sequence = *all->emplace_back(entering(std::move(good[i]))).sequence;
+    sequence.sink = places.give(std::move(several[i].sink));
+    ids.push_back(sequence.id);
+  }
+  loop_.post([this, all] {
+    for (Entering& one : *all) enter(std::move(one));
+  });
+  return ids;
+}
+
+Result<EngineImpl::Checked> EngineImpl::checked(Request request) {
+  Checked out;
   if (request.session) {
-    KVILT_ASSIGN(session, check_session_of(request));
-    chosen = {{"session", {}}, ReuseFrom::kFirst, session_policy(session.keeps)};
+    KVILT_ASSIGN(out.session, check_session_of(request));
+    out.chosen = {{"session", {}}, ReuseFrom::kFirst, session_policy(out.session.keeps)};
     request.publish = false;
   } else {
-    KVILT_ASSIGN(chosen, this->chosen(std::move(request.policy)));
+    KVILT_ASSIGN(out.chosen, chosen(std::move(request.policy)));
   }
-  KVILT_TRY(check(request, *chosen.policy));
-  std::optional<ConstrainedAnswer> constrained;
+  KVILT_TRY(check(request, *out.chosen.policy));
   if (request.constraint) {
     KVILT_ASSIGN(auto grammar, constraints_.compile(request.constraint, request.prompt.opens_reasoning));
-    constrained.emplace(constraints_.answer(std::move(grammar), request.sampling.shown_ids));
+    out.constrained.emplace(constraints_.answer(std::move(grammar), request.sampling.shown_ids));
   }
-  request.policy = std::move(chosen.choice);
-  if (open_.fetch_add(1) >= options().max_queue + options().max_sequences) {
-    open_.fetch_sub(1);
-    return error(Code::kExhausted, "the queue is full ({} requests); try again later", options().max_queue);
-  }
-  struct Place {  // of this request, until its sink counts it: memory may end before
-    std::atomic<int>* open;
-    ~Place() {
-      if (open) open->fetch_sub(1);
-    }
-  } place{&open_};
+  request.policy = std::move(out.chosen.choice);
+  out.request = std::move(request);
+  return out;
+}
+
+EngineImpl::Entering EngineImpl::entering(Checked checked) {
+  Request& request = checked.request;
+  Chosen& chosen = checked.chosen;
   auto sequence = std::make_unique<Sequence>();
   sequence->submitted = Clock::now();
-  const RequestId id = sequence->id = last_id_.fetch_add(1) + 1;
+  sequence->id = last_id_.fetch_add(1) + 1;
   if (loop_.policy_off(request.policy.name)) {
     const std::optional<DecodeRule> rule = chosen.policy->decode_rule();
     request.policy = {"prefix", params_of(request.policy.params, true)};
     chosen = {{}, ReuseFrom::kFirst, make_policy("prefix", {}).value()};
     chosen.policy->set_decode_rule(rule);
   }
-  sequence->session_len = session.positions;
-  sequence->session_pages = session.pages;
+  sequence->session_len = checked.session.positions;
+  sequence->session_pages = checked.session.pages;
   sequence->policy = std::move(chosen.policy);
   sequence->clean_only = chosen.trust == Trust::kClean;
   sequence->near = chosen.discover == Discover::kNear && sequence->policy->wants_pieces() && !sequence->clean_only;
@@ -468,51 +493,49 @@ Result<RequestId> EngineImpl::admit(Request request, std::shared_ptr<TokenSink> 
     if (!params.ignore_eos) ends.insert(ends.end(), own.begin(), own.end());
     sequence->sampler->bar(std::move(ends), params.min_tokens);
   }
-  sequence->sink = std::make_shared<CountingSink>(std::move(sink), open_);
-  place.open = nullptr;
   const bool frees = loop_.parts().model->config().kv_readers.empty();  // else layers share pages, and none is freed
   if (const auto rule = sequence->policy->decode_rule(); rule && rule->evict && frees) {
     request.publish = false;  // what is cached keeps its pages: they would not come back
   }
   sequence->request = std::move(request);
-  // std::function wants a copyable callable.
-  auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
-  auto shared_constraint = std::make_shared<std::optional<ConstrainedAnswer>>(std::move(constrained));
-  loop_.post([this, shared, shared_constraint, from = chosen.from] {
-    const Request& asked = (*shared)->request;
-    ContentCache& cache = *loop_.parts().cache;
-    const ReusePolicy& policy = *(*shared)->policy;
-    ContentDomains& domains = (*shared)->domains;
-    (*shared)->from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces() && !(*shared)->clean_only;
-    const std::string name = written_out(asked.policy) +
-                             ((*shared)->clean_only      ? "/clean"
-                              : (*shared)->from_seasoned ? "/seasoned"
-                                                         : "") +
-                             ((*shared)->near ? "/near" : "");
-    (*shared)->owner = cache.owner(asked.tenant);
-    const auto domains_of = [&](std::string_view name_space) {
-      const KeySpace space{asked.tenant, name_space, asked.cache_salt};
-      ContentDomains out = policy.keeps_chain() ? cache.domains(space, name) : cache.domains(space);
-      if (!policy.wants_pieces()) out.approximate = 0;
-      if (from == ReuseFrom::kLast) out.repaired = cache.repaired_domain(name, space);
-      if ((*shared)->from_seasoned || asked.season) out.seasoned = cache.seasoned_domain(space);
-      return out;
-    };
-    domains = domains_of(asked.namespaces.empty() ? "" : asked.namespaces[0]);
-    for (size_t i = 1; i < asked.namespaces.size(); ++i) {
-      const auto twice = asked.namespaces.begin() + static_cast<std::ptrdiff_t>(i);
-      if (std::find(asked.namespaces.begin(), twice, *twice) == twice) domains.also.push_back(domains_of(*twice));
-    }
-    if (*shared_constraint) loop_.constrain((*shared)->id, std::move(**shared_constraint));
-    loop_.add(std::move(*shared));
-  });
-  return id;
+  return {std::move(sequence), std::move(checked.constrained), chosen.from};
+}
+
+void EngineImpl::enter(Entering one) {
+  Sequence& sequence = *one.sequence;
+  const Request& asked = sequence.request;
+  ContentCache& cache = *loop_.parts().cache;
+  const ReusePolicy& policy = *sequence.policy;
+  ContentDomains& domains = sequence.domains;
+  const ReuseFrom from = one.from;
+  sequence.from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces() && !sequence.clean_only;
+  const std::string name = written_out(asked.policy) +
+                           (sequence.clean_only      ? "/clean"
+                            : sequence.from_seasoned ? "/seasoned"
+                                                     : "") +
+                           (sequence.near ? "/near" : "");
+  sequence.owner = cache.owner(asked.tenant);
+  const auto domains_of = [&](std::string_view name_space) {
+    const KeySpace space{asked.tenant, name_space, asked.cache_salt};
+    ContentDomains out = policy.keeps_chain() ? cache.domains(space, name) : cache.domains(space);
+    if (!policy.wants_pieces()) out.approximate = 0;
+    if (from == ReuseFrom::kLast) out.repaired = cache.repaired_domain(name, space);
+    if (sequence.from_seasoned || asked.season) out.seasoned = cache.seasoned_domain(space);
+    return out;
+  };
+  domains = domains_of(asked.namespaces.empty() ? "" : asked.namespaces[0]);
+  for (size_t i = 1; i < asked.namespaces.size(); ++i) {
+    const auto twice = asked.namespaces.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(asked.namespaces.begin(), twice, *twice) == twice) domains.also.push_back(domains_of(*twice));
+  }
+  if (one.constrained) loop_.constrain(sequence.id, *std::move(one.constrained));
+  loop_.add(std::move(one.sequence));
 }
 
 void EngineImpl::drain(double seconds) {
   draining_ = true;
   const auto until = Clock::now() + std::chrono::duration<double>(seconds);
-  while (open_ > 0 && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (open_.count() > 0 && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   on_loop([this] { loop_.cancel_all(); });
 }
 

@@ -106,22 +106,17 @@ void EngineLoop::run() {
     }
     for (auto& task : tasks) unless_memory_ends(task);
     tasks.clear();
-    drop_expired();
-    if (give_up_late()) ++changes_;
-    if (!stop && scheduler_.idle() && !go_on_lingering() && Clock::now() >= idle_from_) {
-      try {
-        start_idle_work();
-      } catch (const std::bad_alloc&) {
-        drop_idle_work();
-        idle_from_ = Clock::now() + std::chrono::seconds(1);
-      }
-    }
+    unless_memory_ends([this] {
+      drop_expired();
+      if (give_up_late()) ++changes_;
+    });
+    if (!stop) find_idle_work();
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
     bool worked = true;
     unless_memory_ends([&] { worked = step(); });
     unless_memory_ends([&] { parts_.cache->near_more(); });
     waits = !worked && !scheduler_.idle() && reads() && (scheduler_.running().empty() || scheduler_.waits_for_layers());
-    update_stats();
+    unless_memory_ends([this] { update_stats(); });
   }
   cancel_all();
   parts_.cache->on_evict(nullptr);
@@ -417,6 +412,15 @@ std::optional<Clock::time_point> EngineLoop::idle_work_at() const {
   return first ? std::optional(std::max(*first, idle_from_)) : first;
 }
 
+void EngineLoop::find_idle_work() {
+  try {
+    if (scheduler_.idle() && !go_on_lingering() && Clock::now() >= idle_from_) start_idle_work();
+  } catch (const std::bad_alloc&) {
+    drop_idle_work();
+    idle_from_ = Clock::now() + std::chrono::seconds(1);
+  }
+}
+
 void EngineLoop::start_idle_work() {
   for (IdleWork* work : idle_work_) {
     if (const auto at = work->ready(); !at || *at > Clock::now()) continue;
@@ -461,9 +465,10 @@ void EngineLoop::linger(std::unique_ptr<Sequence> s) {
 bool EngineLoop::go_on_lingering() {
   auto left = lingering_.newest();
   if (!left) return false;
-  going_on_ = left->id;
+  const RequestId id = left->id;
   going_on_until_ = *left->lingers_until;
-  scheduler_.resume(std::move(left));
+  scheduler_.resume(std::move(left));  // where memory ends it is gone, and nothing goes on
+  going_on_ = id;
   return true;
 }
 

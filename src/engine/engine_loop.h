@@ -121,6 +121,7 @@ class EngineLoop {
   bool give_up_late();
   std::optional<Clock::time_point> patience_ends() const;
   std::optional<Clock::time_point> idle_work_at() const;
+  void find_idle_work();
   void start_idle_work();
   void drop_idle_work();
   void linger(std::unique_ptr<Sequence> sequence);

@@ -1,5 +1,6 @@
 #include "engine/io_thread.h"
 
+#include <new>
 #include <utility>
 
 namespace kvilt {
@@ -60,6 +61,14 @@ void IoThread::finish() {
   if (thread_.joinable()) thread_.join();
 }
 
+// Where memory ends in a job, the others go on.
+void IoThread::run(const Job& job) {
+  try {
+    job();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
 void IoThread::run() {
   using Clock = std::chrono::steady_clock;
   Clock::time_point due = Clock::now();  // when the regular job is
@@ -92,7 +101,7 @@ void IoThread::run() {
         continue;
       }
     }
-    next.job();
+    run(next.job);
     if (pause) due = Clock::now() + *pause;  // a slow store is not asked all the time
     next.job = nullptr;                      // what it held is free before its bytes count as free
     if (next.bytes > 0) {
@@ -102,7 +111,7 @@ void IoThread::run() {
       }
       changed_.notify_all();
     }
-    if (next.done) next.done();
+    if (next.done) run(next.done);
   }
 }
 

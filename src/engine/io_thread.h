@@ -2,8 +2,9 @@
 // Role:       runs jobs one by one: reads, which somebody waits for, before writes, which nobody does. Between them,
 //             where it is due, what is to be done again and again; however long that takes, a write that waits runs
 //             before it does again.
-// Invariants: what queued writes hold in memory is bounded, but for one that is larger than the bound by itself. Jobs
-//             must not throw.
+// Invariants: what queued writes hold in memory is bounded, but for one that is larger than the bound by itself. A job
+//             in which memory ends (std::bad_alloc) ends there, and the next one runs; what somebody waits for is the
+//             job's own affair. Jobs throw nothing else.
 // Threads:    all functions from one thread; jobs run on the thread that is inside.
 #pragma once
 
@@ -47,6 +48,7 @@ class IoThread {
     std::chrono::milliseconds pause;
   };
   void run();
+  static void run(const Job& job);
   bool fits(int64_t bytes) const KVILT_REQUIRES(mutex_) { return bytes_ == 0 || bytes_ + bytes <= most_bytes_; }
 
   const int64_t most_bytes_;

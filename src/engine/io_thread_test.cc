@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,6 +28,17 @@ TEST(IoThread, WhatIsDoneLeavesRoom) {
   EXPECT_FALSE(room_within) << "power";
   EXPECT_TRUE(room_behind);
   EXPECT_TRUE(freed);
+}
+
+TEST(IoThread, AJobInWhichMemoryEndsEndsAlone) {
+  IoThread io(100);
+  bool ran = false, done = false;
+  io.read([] { throw std::bad_alloc(); });
+  io.write([] { throw std::bad_alloc(); }, 100, [&] { done = io.has_room(100); });
+  io.write([&] { ran = true; }, 0, [] { throw std::bad_alloc(); });
+  io.finish();
+  EXPECT_TRUE(ran);
+  EXPECT_TRUE(done) << "its bytes are room again";
 }
 
 // A regular job that is always due again, as one that takes longer than its pause was. Reads still come before all.

@@ -2,8 +2,6 @@
 // Idea:     only what the prompt needs is read, in chunks of an extent's size: the rest of its exact prefix, and pieces
 //           that memory does not hold. A chunk is copied into the pool's pages while the next one is read; a part is
 //           adopted when its last chunk is there. When all is there the request looks again, and finds it in memory.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -186,33 +184,52 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
                                                    .epoch = epoch_,
                                                    .fetch = std::make_shared<Fetch>(),
                                                    .owner = q.owner});
+  const auto fetch = loading->fetch;  // held before the I/O thread looks whether anybody does
+  ++loading_;
+  try {
+    if (queue(q, parts, loading)) return fetch;
+  } catch (const std::bad_alloc&) {
+    if (layered_ == loading) layered_.reset();
+    loading->layered.reset();
+    fetch->coming = {};
+  }
+  finished(loading);
+  return nullptr;
+}
+
+// False: others read as much as may be read at once. Where memory ends, nothing of it is queued.
+bool DiskCache::queue(const Question& q, const std::vector<Part>& parts, const std::shared_ptr<Loading>& loading) {
   for (const Part& part : parts) {
     const int64_t bytes = bytes_of(part);
     if (reading_ > 0 && reading_ + bytes > kReadAhead) break;
+    loading->parts.push_back(part);
+    loading->parts.back().serial = stored(part.id).serial;
     reading_ += bytes;
     loading->bytes += bytes;
     fetches_[part.id] = loading->fetch;
-    loading->parts.push_back(part);
-    loading->parts.back().serial = stored(part.id).serial;
   }
-  if (loading->parts.empty()) return nullptr;
+  if (loading->parts.empty()) return false;
   refused_at_ = Clock::now();
-  auto fetch = loading->fetch;  // held before the I/O thread looks whether anybody does
   loading->until = patience_for(loading->parts);
   loading->fetch->remote = sharing_.has_value();
   if (loading->until < Clock::time_point::max()) awaited_.push_back(loading);
-  ++loading_;
-  ++stats_.loads;
   if (may_layer(q, *loading) && reserve(*loading)) {
     layered_ = loading;
     io_.read([this, loading] { read_layers(loading); });
-    return fetch;
+  } else {
+    io_.read([this, loading] { read_parts(loading); });
   }
-  for (const Part& part : loading->parts) {
-    io_.read([this, loading, part] { read(loading, part); });
+  ++stats_.loads;
+  return true;
+}
+
+// The I/O thread.
+void DiskCache::read_parts(const std::shared_ptr<Loading>& loading) {
+  try {
+    for (const Part& part : loading->parts) read(loading, part);
+  } catch (const std::bad_alloc&) {  // what did not come is computed
   }
-  io_.read([this, loading] { hooks_.post([this, loading] { finished(loading); }); });
-  return fetch;
+  say([this, loading] { finished(loading); });
 }
 
 // The I/O thread. Each chunk goes on as soon as it is there: it is copied while the next one is read. Where all who
@@ -245,13 +262,13 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
       });
     }
     if (!failed && wanted()) read_annexes(part.id, *arriving);
+    tier_->touch(part.id);
   } catch (const std::bad_alloc&) {
     failed = Error{Code::kExhausted, "no memory is left to read a cached piece"};
   }
-  tier_->touch(part.id);
   count();
   if (bytes > 0) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(bytes);
-  hooks_.post([this, loading, part, arriving, failed] {
+  say([this, loading, part, arriving, failed] {
     const auto table = std::move(arriving->table);  // it ends here: the pool is the engine thread's
     arriving_.reset();
     failed ? refuse(part, *failed) : adopt(*loading, part, *arriving, table.get());
@@ -262,7 +279,7 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
 void DiskCache::refuse(const Part& part, const Error& why) {
   if (why.code != Code::kNotFound) {
     ++stats_.errors;
-    if (stats_.errors < 10) spdlog::warn("cached KV is computed instead of read: {}", why.message);
+    not_read_.warn(why.message);
   }
   if (why.code == Code::kNotFound || why.code == Code::kCorrupt) forget(part.id);
 }

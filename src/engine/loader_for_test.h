@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -109,6 +110,7 @@ class LoaderTest : public ContentCacheTest {
     tier->hears(std::move(news));
     store = DiskCache::open(std::move(made), HashSecret::fixed(1), Digest{}, *cache, kMinSegment).value();
     const auto post = [this](std::function<void()> task) {
+      if (posts_that_fail > 0 && posts_that_fail-- > 0) throw std::bad_alloc();
       const std::lock_guard lock(mutex);
       inbox.push_back(std::move(task));
       came.notify_all();
@@ -163,6 +165,7 @@ class LoaderTest : public ContentCacheTest {
 
   const Tokens prompt = join(text(1, kTokens), text(2, 10));
   SlowTier* tier = nullptr;
+  std::atomic<int> posts_that_fail{0};  // the next ones, for want of memory
   std::mutex mutex;
   std::condition_variable came;
   std::deque<std::function<void()>> inbox;

@@ -74,6 +74,22 @@ TEST_F(LoaderTest, NothingIsAdoptedBehindAGap) {
   EXPECT_EQ(prefix(prompt), kTokens) << "power: with memory it is";
 }
 
+// The engine thread cannot be told for want of memory. Whoever waits hears of the end all the same.
+TEST_F(LoaderTest, WhereMemoryEndsItIsSaidAgain) {
+  posts_that_fail = 4;  // a chunk, and then the end of its part
+  const auto wanted = fetch();
+  ASSERT_TRUE(wanted);
+  run_until_done(*wanted);
+  EXPECT_EQ(posts_that_fail, 0);
+  EXPECT_FALSE(store->busy());
+  EXPECT_EQ(prefix(prompt), 0) << "power: a chunk was lost";
+  EXPECT_EQ(used(), 0);
+  const auto again = fetch();
+  ASSERT_TRUE(again);
+  run_until_done(*again);
+  EXPECT_EQ(prefix(prompt), kTokens);
+}
+
 TEST_F(LoaderTest, WhatMemoryGotMeanwhileIsNotKeptTwice) {
   const auto wanted = fetch();
   tier->give(2);

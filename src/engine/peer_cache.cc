@@ -241,8 +241,8 @@ void PeerCache::lost() {
 }
 
 void PeerCache::give_up(uint64_t id) {
+  done(id);  // first: also where memory ends
   link_.cancel(id);
-  done(id);
 }
 
 void PeerCache::done(uint64_t id) {

@@ -5,8 +5,6 @@
 // Cost:     what is copied is copied on the engine thread: one eviction copies 64 MiB at most, some 10 ms, and of a long
 //           chain only so much of what is not stored yet, from its beginning on. A piece is not cut, since its marks
 //           must stay whole: one that is larger is copied by itself.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -256,7 +254,7 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
         out->done = put(*piece, *values, out->removed);
         count();
       },
-      bytes, [this, out] { hooks_.post([this, out] { wrote(*out); }); });  // who hears of it finds its room free
+      bytes, [this, out] { say([this, out] { wrote(*out); }); });  // who hears of it finds its room free
   return stored;
 }
 
@@ -291,7 +289,7 @@ void DiskCache::not_kept(const Written& write) {
   // What it continues was dropped, or it is too large: no fault of the disk.
   const bool dropped = why.code == Code::kNotFound || why.code == Code::kTooLong;
   ++(dropped ? stats_.dropped : stats_.errors);
-  if (!dropped && stats_.errors < 10) spdlog::warn("what is cached is not kept: {}", why.message);
+  if (!dropped) not_kept_.warn(why.message);
 }
 
 }  // namespace kvilt

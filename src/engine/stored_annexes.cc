@@ -4,8 +4,6 @@
 // Invariants: it is of the KV that the piece has: an exact chain's, which is the same whoever computed it, or that of the
 //           segment that was written as the piece or came from it. What is stored is checked before anybody reads it.
 // Limits:   one that lies in two stored pieces is not kept, and one whose tokens come back in part is not read.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <map>
 #include <new>
@@ -78,7 +76,7 @@ bool DiskCache::store_annexes(uint64_t stored, std::vector<StoredAnnex> annexes,
         out->done = put_annexes(out->id, *annexes, out->removed);
         count();
       },
-      bytes, [this, out] { hooks_.post([this, out] { wrote(*out); }); });
+      bytes, [this, out] { say([this, out] { wrote(*out); }); });
   return true;
 }
 
@@ -143,7 +141,7 @@ void DiskCache::attach_annexes(const Part& part, SegmentId id, Run wanted, const
   }
   if (!damaged) return;
   ++stats_.errors;
-  if (stats_.errors < 10) spdlog::warn("what is known of cached KV is found out anew: {}", damaged->message);
+  annex_lost_.warn(damaged->message);
 }
 
 }  // namespace kvilt

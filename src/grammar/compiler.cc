@@ -161,10 +161,16 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarPar
     out = std::move(found);
   } else if (auto why = refused_.find(text)) {
     out = *why;
-  } else if (!run_on_deep_stack([&] { out = compile_new(text); })) {
+  } else if (!run_on_deep_stack([&] {
+               try {
+                 out = compile_new(text);
+               } catch (const std::bad_alloc&) {  // not even for the error
+               }
+             })) {
     out = error(Code::kExhausted, "the system refused a thread to compile a constraint; try again");
   }
   turns_.release();
+  if (!out) throw std::bad_alloc();  // here, where it is caught
   if (out->ok()) cache_.keep(text, out->value(), text.size() + out->value()->compiled.MemorySizeBytes());
   return std::move(*out);
 }

@@ -115,13 +115,22 @@ AnswerQueue::AnswerQueue(Account account, Reader reader)
 AnswerQueue::~AnswerQueue() { cancel(); }
 
 Status AnswerQueue::submit(Request request) {
-  KVILT_ASSIGN(Tenant::Place place, Tenant::enter(account_.tenant));
-  auto sink = std::make_shared<Sink>(queue_, size(), account_, std::move(place));
-  request.tenant = account_.tenant->name();
-  auto id = account_.engine->submit(std::move(request), std::move(sink));
-  if (!id.ok()) return id.error();
-  ids_.push_back(id.value());
-  done_.push_back(false);
+  std::vector<Request> one;
+  one.push_back(std::move(request));
+  return submit_all(std::move(one));
+}
+
+Status AnswerQueue::submit_all(std::vector<Request> requests) {
+  KVILT_ASSIGN(std::vector<Tenant::Place> places, Tenant::enter(account_.tenant, static_cast<int>(requests.size())));
+  std::vector<Submission> several;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].tenant = account_.tenant->name();
+    several.push_back({std::move(requests[i]),
+                       std::make_shared<Sink>(queue_, size() + static_cast<int>(i), account_, std::move(places[i]))});
+  }
+  KVILT_ASSIGN(const std::vector<RequestId> ids, account_.engine->submit_all(std::move(several)));
+  ids_.insert(ids_.end(), ids.begin(), ids.end());
+  done_.resize(ids_.size(), false);
   return {};
 }
 

@@ -51,6 +51,8 @@ class AnswerQueue {
 
   // Starts choice number size(), as the tenant's. On an error the earlier ones go on (destroy the queue to end them).
   Status submit(Request request);
+  // Starts several, or none: kInvalidArgument where there are never places for as many.
+  Status submit_all(std::vector<Request> requests);
   int size() const { return static_cast<int>(ids_.size()); }
   RequestId id(int choice) const { return ids_[static_cast<size_t>(choice)]; }  // as the engine knows it
 

@@ -26,8 +26,6 @@ constexpr size_t kMostNamed = 1000;                             // of parts that
 constexpr int kMostBegun = 8;                                   // in the engine's queue
 constexpr auto kPlacePatience = std::chrono::seconds(30);       // for a place in it, where others have all
 
-bool waits_for_others(const Error& error) { return error.code == Code::kExhausted || error.code == Code::kOverLimit; }
-
 Json text_of(const KnowledgeDocument& document) {
   Json out = {{"text", document.text}};
   if (!document.title.empty()) out["title"] = document.title;

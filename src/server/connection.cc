@@ -18,11 +18,15 @@ thread_local Connection* current_connection = nullptr;
 
 constexpr size_t kMaxField = 8190;    // of one header field: httplib reads no longer line (8,192 with its end)
 constexpr size_t kMaxFieldName = 64;  // of a header's name in a message
+constexpr int kMostBlankLines = 8;    // before a request line
+constexpr auto kTick = std::chrono::milliseconds(2);     // by which a wait may end early
 constexpr auto kSlice = std::chrono::milliseconds(100);  // how soon a waiting thread sees stop, abort and guards
 
-Clock::time_point after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+Clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
+
+Clock::time_point after(double seconds) { return Clock::now() + duration_of(seconds); }
 
 bool same_name(std::string_view a, std::string_view b) {
   return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
@@ -157,10 +161,15 @@ Connection::Head Connection::read_head(const std::function<bool()>& give_way) {
   body_too_large_ = close_ = false;
   verdict_ = {};
   const std::function<bool()> idle_end = [&] { return stop_.load() || (give_way && give_way()); };
-  auto deadline = after(buffer_.empty() ? limits_.idle_s : limits_.head_s);
+  bool begun = !buffer_.empty();  // the first byte came; empty lines do not begin anew
+  auto deadline = after(begun ? limits_.head_s : limits_.idle_s);
   size_t scanned = 0;
+  int blank_lines = 0;
   for (;;) {
-    while (buffer_.starts_with("\r\n")) buffer_.erase(0, 2);  // RFC 9112 2.2: tolerate them before a request line
+    size_t blank = 0;  // RFC 9112 2.2: tolerate some before a request line
+    for (; buffer_.compare(blank, 2, "\r\n") == 0; blank += 2) ++blank_lines;
+    buffer_.erase(0, blank);
+    if (blank_lines > kMostBlankLines) return Head::kBlank;
     const size_t end = buffer_.find("\r\n\r\n", scanned > 3 ? scanned - 3 : 0);
     if (end != std::string::npos && end + 4 <= limits_.head_bytes) {
       head_ = buffer_.substr(0, end + 2);
@@ -181,7 +190,8 @@ Connection::Head Connection::read_head(const std::function<bool()>& give_way) {
       continue;
     }
     if (got <= 0) return Head::kClosed;
-    if (idle) deadline = after(limits_.head_s);
+    if (!begun) deadline = after(limits_.head_s);
+    begun = true;
     buffer_.append(block, static_cast<size_t>(got));
   }
 }
@@ -215,6 +225,19 @@ ssize_t Connection::read(char* data, size_t size) {
   return got;
 }
 
+// Until the socket, which is full, takes something. What it took between two times at which it was full, the client
+// took: so each write_s of waiting shows how fast the client reads, however small the writes are.
+bool Connection::wait_to_write(Clock::time_point deadline) {
+  const Clock::duration window = duration_of(limits_.write_s);
+  if (blocked_ == Clock::duration::zero()) taken_ = 0;
+  const Clock::time_point begin = Clock::now();
+  const bool writable = wait(POLLOUT, std::min(deadline, begin + window - blocked_), &write_guard_);
+  blocked_ += Clock::now() - begin;
+  if (window - blocked_ > kTick) return writable;
+  blocked_ = Clock::duration::zero();
+  return taken_ >= limits_.write_floor_bytes && Clock::now() < deadline;
+}
+
 ssize_t Connection::write(const char* data, size_t size) {
   auto deadline = after(limits_.write_s);
   size_t sent = 0;
@@ -222,11 +245,12 @@ ssize_t Connection::write(const char* data, size_t size) {
     const ssize_t n = ::send(socket_, data + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) {
       sent += static_cast<size_t>(n);
+      taken_ += static_cast<size_t>(n);
       deadline = after(limits_.write_s);
     } else if (n < 0 && errno == EINTR) {
       continue;
     } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      if (!wait(POLLOUT, deadline, &write_guard_)) break;
+      if (!wait_to_write(deadline)) break;
     } else {
       break;
     }

@@ -5,7 +5,8 @@
 //             chunked body, decodes compressed bodies without a limit, matches Range with a recursive regex, uses
 //             select(), and cannot tell a handler that its client went away (docs/server.md, "Why our own connection
 //             loop"). So the head is read and checked here first, and the library reads it from our buffer.
-// Invariants: no read or write waits beyond its deadline; no more than limits.head + limits.body bytes are kept.
+// Invariants: no read or write waits beyond its deadline; no more than limits.head + limits.body bytes are kept. Who
+//             sends empty lines, or takes its answer byte by byte, does not hold the thread for longer.
 // Threads:    one connection belongs to one thread; Connection::current() is that thread's.
 // Not here:   routing and JSON (routes*.cc), the thread pool (http_server.h).
 #pragma once
@@ -26,10 +27,11 @@ using Clock = std::chrono::steady_clock;
 struct ConnectionLimits {
   size_t head_bytes = 32 * 1024;
   size_t body_bytes = 16 * 1024 * 1024;
-  double idle_s = 30;   // between two requests of one connection
-  double head_s = 10;   // from a request's first byte to the end of its head
-  double body_s = 60;   // from the end of the head to the end of the body
-  double write_s = 30;  // without any progress
+  double idle_s = 30;                    // between two requests of one connection
+  double head_s = 10;                    // from a request's first byte to the end of its head
+  double body_s = 60;                    // from the end of the head to the end of the body
+  double write_s = 30;                   // without any progress
+  size_t write_floor_bytes = 16 * 1024;  // that a client takes at least in each write_s in which bytes wait for it
 };
 
 // What the head says about a request. status 0: nothing is wrong.
@@ -54,7 +56,7 @@ class Connection : public httplib::Stream {
   // The connection that this thread serves now; null outside of one.
   static Connection* current();
 
-  enum class Head { kReady, kClosed, kTooLarge, kTimeout };
+  enum class Head { kReady, kClosed, kTooLarge, kTimeout, kBlank };  // kBlank: empty lines, and no request
   // Waits for the next request and reads its head. An idle connection closes when `give_way`, asked about ten times a
   // second, says so.
   Head read_head(const std::function<bool()>& give_way);
@@ -85,6 +87,7 @@ class Connection : public httplib::Stream {
  private:
   bool wait(short events, Clock::time_point deadline, const std::function<bool()>* give_up) const;
   ssize_t receive(char* data, size_t size);
+  bool wait_to_write(Clock::time_point deadline);
 
   const int socket_;
   const ConnectionLimits limits_;
@@ -98,6 +101,9 @@ class Connection : public httplib::Stream {
   HeadVerdict verdict_;
   bool close_ = false, body_too_large_ = false;
   std::function<bool()> write_guard_;
+  // Since the floor was looked at last, over all writes: the time for which the socket was full, and what it took.
+  Clock::duration blocked_{};
+  size_t taken_ = 0;
 };
 
 }  // namespace kvilt::server

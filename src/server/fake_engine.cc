@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/begun_literal.h"
@@ -229,25 +230,46 @@ Status FakeEngine::check_constraint(const Constraint& constraint, bool) const {
 }
 
 Result<RequestId> FakeEngine::submit(Request request, std::shared_ptr<TokenSink> sink) {
-  const auto length = static_cast<int>(request.prompt.ids.size());
-  if (length == 0) return error(Code::kInvalidArgument, "the prompt has no tokens");
-  if (length > options_.context - (request.sampling.max_tokens == 0 ? 0 : 1)) {  // room for an answer, if there is one
-    return error(Code::kTooLong, "the prompt has {} tokens; this model's context is {}", length, options_.context);
+  std::vector<Submission> one;
+  one.push_back({std::move(request), std::move(sink)});
+  KVILT_ASSIGN(const auto ids, submit_all(std::move(one)));
+  return ids[0];
+}
+
+Result<std::vector<RequestId>> FakeEngine::submit_all(std::vector<Submission> several) {
+  for (const Submission& one : several) {
+    const std::vector<int32_t>& ids = one.request.prompt.ids;
+    const auto length = static_cast<int>(ids.size());
+    const std::string_view no_memory = kNoMemory;
+    if (std::search(ids.begin(), ids.end(), no_memory.begin(), no_memory.end()) != ids.end()) throw std::bad_alloc();
+    if (length == 0) return error(Code::kInvalidArgument, "the prompt has no tokens");
+    const int answer = one.request.sampling.max_tokens == 0 ? 0 : 1;  // room for one, if there is one
+    if (length > options_.context - answer) {
+      return error(Code::kTooLong, "the prompt has {} tokens; this model's context is {}", length, options_.context);
+    }
   }
   MutexLock lock(mutex_);
   if (draining_) return error(Code::kUnavailable, "the engine is shutting down");
-  if (static_cast<int>(requests_.size()) >= options_.max_queue) {
+  const auto most = static_cast<size_t>(options_.max_queue);
+  if (several.size() > most) {
+    return error(Code::kInvalidArgument, "{} answers are asked for at once; there are places for {}: ask for fewer",
+                 several.size(), most);
+  }
+  if (requests_.size() + several.size() > most) {
     return error(Code::kExhausted, "{} requests wait already: try again soon", requests_.size());
   }
-  auto running = std::make_unique<Running>();
-  running->id = next_id_++;
-  last_request_ = request;
-  running->request = std::move(request);
-  running->sink = std::move(sink);
-  const RequestId id = running->id;
-  requests_[id] = std::move(running);
+  std::vector<RequestId> ids;
+  for (Submission& one : several) {
+    auto running = std::make_unique<Running>();
+    running->id = next_id_++;
+    last_request_ = one.request;
+    running->request = std::move(one.request);
+    running->sink = std::move(one.sink);
+    ids.push_back(running->id);
+    requests_[ids.back()] = std::move(running);
+  }
   changed_.notify_all();
-  return id;
+  return ids;
 }
 
 void FakeEngine::cancel(RequestId id) {

@@ -2,7 +2,8 @@
 // Idea:       bytes are tokens; an answer is a text that follows from the prompt's hash (and from the seed, when the
 //             temperature is not 0). One thread steps all requests, one token each a step, as the real engine does.
 // Behaviour:  stop strings, max_tokens, eos, logprobs, a full queue, too long prompts, cancel and drain work as in the
-//             real one. A prompt that holds kFailEarly or kFailLate gets an error before or after its first tokens.
+//             real one. A prompt that holds kFailEarly or kFailLate gets an error before or after its first tokens, and
+//             for one that holds kNoMemory there is no memory when it is submitted.
 //             What follows the last kSay, to the message's end, is the answer. chat_template_kwargs stand in the prompt.
 //             A prompt's last state and its logits are numbers that follow from its tokens.
 //             Policies are those of info(), with `budget` from 0 to 1. Cached is the longest common prefix with earlier
@@ -38,6 +39,7 @@ class FakeEngine : public Engine {
  public:
   static constexpr const char* kFailEarly = "FAKE_FAIL_EARLY";
   static constexpr const char* kFailLate = "FAKE_FAIL_LATE";
+  static constexpr const char* kNoMemory = "FAKE_NO_MEMORY";
   static constexpr const char* kSay = "FAKE_SAY ";
   static constexpr int kLeastSeasoned = 4;  // tokens of a marked part that gets a mean
   static constexpr int32_t kBos = 256, kEos = 257, kRole = 258, kVocab = 259;
@@ -57,6 +59,7 @@ class FakeEngine : public Engine {
   Status check_policy(const PolicyChoice& policy) const override;
   Status check_constraint(const Constraint& constraint, bool opens_reasoning) const override;
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
+  Result<std::vector<RequestId>> submit_all(std::vector<Submission> several) override;
   void cancel(RequestId id) override;
   void clear_cache() override;
   void thaw(const std::string& tenant, const std::vector<std::string>& names) override;

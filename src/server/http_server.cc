@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <new>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -54,10 +55,10 @@ void answer_and_close(Connection& connection, int status, std::string_view reaso
 // Starts threads when they are first needed, up to the limit. The waiting room hands them their connections.
 class ConnectionPool {
  public:
-  // serve: serves a socket until it is closed. room: `admit` is set here.
+  // serve: serves a socket until it is closed. room: `admit` says whether anybody is let in at all.
   ConnectionPool(int limit, std::function<void(int)> serve, WaitingRoom::Options room)
       : limit_(limit), serve_(std::move(serve)) {
-    room.admit = [this](int sock) { return admit(sock); };
+    room.admit = [this, open = std::move(room.admit)](int sock) { return open(sock) && admit(sock); };
     room_ = std::make_unique<WaitingRoom>(std::move(room));
   }
 
@@ -75,24 +76,21 @@ class ConnectionPool {
   WaitingRoom& room() { return *room_; }
 
  private:
+  // False: there is no thread for it, or no memory.
   bool admit(int sock) {
     MutexLock lock(mutex_);
-    if (outstanding_ >= limit_ || !has_thread_for(outstanding_ + 1)) return false;
-    ++outstanding_;
-    sockets_.push_back(sock);
-    changed_.notify_one();
-    return true;
-  }
-
-  // False: the system starts no more threads.
-  bool has_thread_for(int tasks) {
-    if (tasks <= static_cast<int>(threads_.size())) return true;
+    if (outstanding_ >= limit_) return false;
     try {
-      threads_.emplace_back([this] { work(); });
+      if (outstanding_ >= static_cast<int>(threads_.size())) threads_.emplace_back([this] { work(); });
+      sockets_.push_back(sock);
     } catch (const std::system_error& e) {
       spdlog::warn("no thread for another connection: {}", e.what());
       return false;
+    } catch (const std::bad_alloc&) {
+      return false;
     }
+    ++outstanding_;
+    changed_.notify_one();
     return true;
   }
 
@@ -151,7 +149,7 @@ int HttpServer::bind(const std::string& host, int port) {
 }
 
 Status HttpServer::run() {
-  if (stop_) return {};
+  if (shut_) return {};
   const std::unique_ptr<ConnectionPool> pool = make_pool();
   pool_ = pool.get();
   const int why = accept_until_stopped(pool->room());
@@ -162,15 +160,19 @@ Status HttpServer::run() {
 
 // Not the library's loop, which ends for ever at the first error but EMFILE.
 int HttpServer::accept_until_stopped(WaitingRoom& room) {
-  for (bool failed = false; !stop_;) {
+  for (bool failed = false; !shut_;) {
     const int sock = accept_connection();
     if (sock >= 0) {
       failed = false;
-      room.enter(sock);
+      try {
+        room.enter(sock);
+      } catch (const std::bad_alloc&) {
+        ::close(sock);
+      }
       continue;
     }
     const int why = errno;
-    if (stop_) return 0;
+    if (shut_) return 0;
     if (is_lost(why)) return why;
     // Of the system's tables, or of this one connection: a moment later there may be room.
     if (!failed) spdlog::warn("a connection cannot be accepted, and is tried again: {}", std::strerror(why));
@@ -183,7 +185,8 @@ int HttpServer::accept_until_stopped(WaitingRoom& room) {
 int HttpServer::accept_connection() { return ::accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC); }
 
 void HttpServer::stop_accepting() {
-  if (stop_.exchange(true) || svr_sock_ == INVALID_SOCKET) return;
+  stop_ = true;
+  if (shut_.exchange(true) || svr_sock_ == INVALID_SOCKET) return;
   // httplib's stop() would mark its socket as invalid. Its writers of streams take that mark for a reason to write
   // nothing more, and they look before the first byte too. Here accept() fails, and the number stays ours.
   ::shutdown(svr_sock_, SHUT_RDWR);
@@ -196,7 +199,8 @@ std::unique_ptr<ConnectionPool> HttpServer::make_pool() {
   WaitingRoom::Options room;
   room.places = static_cast<size_t>(std::clamp<int64_t>((most - max_connections_) / 2, 16, kMostWaiting));
   room.silent_s = limits_.idle_s;
-  room.idle = [this] { return idle_.load(); };
+  room.admit = [this](int) { return !stop_; };
+  room.idle = [this] { return stop_ ? 0 : idle_.load(); };
   room.answer_probe = [this](int sock) { answer_probe(sock); };
   room.refuse = [this](int sock) { refuse(sock); };
   return std::make_unique<ConnectionPool>(
@@ -229,6 +233,8 @@ void HttpServer::serve(int sock) {
       case Connection::Head::kTooLarge:
         return answer_and_close(connection, 431, "Request Header Fields Too Large",
                                 fmt::format("the request line and headers exceed {} bytes", limits_.head_bytes));
+      case Connection::Head::kBlank:
+        return answer_and_close(connection, 400, "Bad Request", "there are empty lines where a request line should be");
       case Connection::Head::kTimeout:
         return answer_and_close(connection, 408, "Request Timeout", "the request's head came too slowly");
       case Connection::Head::kReady:
@@ -260,14 +266,17 @@ void HttpServer::answer_probe(int sock) {
 
 void HttpServer::refuse(int sock) {
   ++refused_;
-  const std::string text =
-      canned(503, "Service Unavailable",
-             {503,
-              stop_ ? "the server is shutting down"
-                    : fmt::format("all {} connections of this server are in use: try again soon", max_connections_),
-              "", stop_ ? "unavailable" : ""});
-  // The socket is new, so its buffer takes the text whole.
-  [[maybe_unused]] const ssize_t sent = ::send(sock, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  try {
+    const std::string text =
+        canned(503, "Service Unavailable",
+               {503,
+                stop_ ? "the server is shutting down"
+                      : fmt::format("all {} connections of this server are in use: try again soon", max_connections_),
+                "", stop_ ? "unavailable" : ""});
+    // The socket is new, so its buffer takes the text whole.
+    [[maybe_unused]] const ssize_t sent = ::send(sock, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  } catch (const std::bad_alloc&) {  // it is closed without a word
+  }
 }
 
 }  // namespace kvilt::server

@@ -34,6 +34,8 @@ class HttpServer : public httplib::Server {
   // Serves until stop_accepting(), or until the listening socket is lost (kIo); returns when every connection has ended.
   // An error of accept() that passes, such as a full table of the system's, ends nothing.
   Status run();
+  // Requests that run go on; idle connections close, and new ones get a 503, until stop_accepting().
+  void begin_drain() { stop_ = true; }
   // No new connections; idle ones close; running requests go on, and the library does not learn of it: it would cut
   // off every stream that it asks about. Idempotent.
   void stop_accepting();
@@ -58,7 +60,9 @@ class HttpServer : public httplib::Server {
   const ConnectionLimits limits_;
   const int max_connections_;
   const bool keep_no_text_;
-  std::atomic<bool> stop_{false}, abort_{false};
+  std::atomic<bool> stop_{false};  // no new requests
+  std::atomic<bool> shut_{false};  // and no new connections
+  std::atomic<bool> abort_{false};
   std::atomic<int> open_{0}, idle_{0};
   std::atomic<uint64_t> refused_{0};
   ConnectionPool* pool_ = nullptr;  // while it runs

@@ -20,8 +20,11 @@ ToldWork::End RequestBatch::run(std::vector<Request> requests, FunctionRef<std::
   for (size_t over = 0; over < count;) {
     while (static_cast<size_t>(answer.size()) < std::min(count, over + at_once)) {
       const auto next = static_cast<size_t>(answer.size());
-      if (Status status = answer.submit(std::move(requests[next])); !status.ok())
-        return refuse(status.error(), name(next));
+      const Status status = answer.submit(requests[next]);
+      // Others may take the places of those that have ended: as long as some of ours are there, one will be free.
+      if (!status.ok() && waits_for_others(status.error()) && next > over) break;
+      if (!status.ok()) return refuse(status.error(), name(next));
+      requests[next] = {};
     }
     auto event = answer.next(AnswerQueue::kLook);
     if (Connection::current()->peer_gone()) return ToldWork::End::kGone;

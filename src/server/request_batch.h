@@ -1,5 +1,5 @@
 // server/request_batch.h: many engine requests of one HTTP request (documents to warm, texts to embed or to rank),
-// submitted a few at a time, so that other requests come between.
+// submitted a few at a time, so that other requests come between; where these have the places, it waits for its own.
 // Threads:    the HTTP thread that answers.
 #pragma once
 
@@ -10,6 +10,11 @@
 #include "server/told_work.h"
 
 namespace kvilt::server {
+
+// Whether others have the places that a request lacks: one may be free soon.
+inline bool waits_for_others(const Error& error) {
+  return error.code == Code::kExhausted || error.code == Code::kOverLimit;
+}
 
 class RequestBatch {
  public:

@@ -75,5 +75,34 @@ TEST(ResponseStore, BytesAndAgeAreBounded) {
   EXPECT_EQ(store.bytes("a"), 0u);
 }
 
+TEST(ResponseStore, WhatATenantLeftForGoodLeavesToo) {
+  ResponseStore store({.age = std::chrono::seconds(100)});
+  const auto now = ResponseStore::Clock::now();
+  store.add("gone", response("1"), now);
+  store.add("here", response("1"), now);
+  EXPECT_FALSE(store.find("here", "2", now + std::chrono::seconds(99)));
+  EXPECT_GT(store.bytes("gone"), 0u) << "power";
+  EXPECT_FALSE(store.find("here", "2", now + std::chrono::seconds(101)));
+  EXPECT_EQ(store.bytes("gone"), 0u);
+}
+
+TEST(ResponseStore, AllTenantsTogetherAreBounded) {
+  EXPECT_EQ(StoreLimits{.bytes = 3}.all_bytes, 12u);
+  ResponseStore store({.bytes = 4000, .all_bytes = 10000});
+  store.add("least", response("1"));
+  const auto tenant = [](int i) { return "t" + std::to_string(i % 20); };
+  for (int i = 0; i < 200; ++i) {
+    store.add(tenant(i), response(std::to_string(i), "", 700));
+    EXPECT_TRUE(store.find(tenant(i), std::to_string(i))) << "not what came last";
+    size_t all = store.bytes("least");
+    for (int other = 0; other < 20; ++other) all += store.bytes(tenant(other));
+    EXPECT_LE(all, 10000u);
+  }
+  EXPECT_TRUE(store.find("least", "1")) << "who has the most gives way";
+  store.add("large", response("1", "", 3500));
+  EXPECT_TRUE(store.find("large", "1")) << "though not with what came last";
+  EXPECT_TRUE(store.find("least", "1"));
+}
+
 }  // namespace
 }  // namespace kvilt::server

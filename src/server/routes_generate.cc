@@ -263,6 +263,33 @@ void begin_record(Job& job, const Call& call) {
   if (job.compares) job.writer->diagnosed(anthropic_diagnostics(*job.record, job.has_system));
 }
 
+// One for each choice of each prompt. Leaves no prompts.
+std::vector<Request> requests_of(Job& job) {
+  const Generation& generation = job.generation;
+  std::vector<Request> requests;
+  for (Prompt& prompt : std::exchange(job.prompts, {})) {
+    for (int i = 0; i < generation.choices; ++i) {
+      Request& request = requests.emplace_back();
+      request.prompt = prompt;
+      if (generation.retention != Retention::kNone)
+        request.prompt.kept.push_back({static_cast<int32_t>(prompt.ids.size()), generation.retention});
+      request.sampling = generation.sampling;
+      request.constraint = generation.constraint.constraint;
+      // With the same seed all choices of a prompt would be the same text.
+      if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
+      request.policy = generation.policy;
+      request.publish = generation.publish;
+      request.progress = generation.progress && generation.stream && i == 0;
+      request.explain = generation.diagnostics ? Explain::kFull : job.record ? Explain::kBrief : Explain::kNo;
+      request.draft = generation.draft;
+      request.prompt_logprobs = generation.prompt_logprobs.most();
+      request.cache_salt = generation.cache_salt;
+      request.namespaces = generation.namespaces;
+    }
+  }
+  return requests;
+}
+
 // Submits every choice of every prompt, then answers. REQUIRES: the job has its prompts and its writer.
 void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& response, const char* prompt_field) {
   call.drop_body();
@@ -278,30 +305,9 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
   const auto reader = generation.stream ? AnswerQueue::Reader::kStream : AnswerQueue::Reader::kWhole;
   job->answer = std::make_unique<AnswerQueue>(call.account(), reader);
   begin_record(*job, call);
-  for (Prompt& prompt : std::exchange(job->prompts, {})) {
-    for (int i = 0; i < generation.choices; ++i) {
-      Request request;
-      request.prompt = prompt;
-      if (generation.retention != Retention::kNone)
-        request.prompt.kept.push_back({static_cast<int32_t>(prompt.ids.size()), generation.retention});
-      request.sampling = generation.sampling;
-      request.constraint = generation.constraint.constraint;
-      // With the same seed all choices of a prompt would be the same text.
-      if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
-      request.policy = generation.policy;
-      request.publish = generation.publish;
-      request.progress = generation.progress && generation.stream && i == 0;
-      request.explain = generation.diagnostics ? Explain::kFull : job->record ? Explain::kBrief : Explain::kNo;
-      request.draft = generation.draft;
-      request.prompt_logprobs = generation.prompt_logprobs.most();
-      request.cache_salt = generation.cache_salt;
-      request.namespaces = generation.namespaces;
-      if (Status status = job->answer->submit(std::move(request)); !status.ok()) {
-        return reply_error(response, api_error(status.error(), prompt_field), job->shape);
-      }
-      if (job->answer->size() == 1) job->log->submitted(*job->record, job->answer->id(0));
-    }
-  }
+  if (Status status = job->answer->submit_all(requests_of(*job)); !status.ok())
+    return reply_error(response, api_error(status.error(), prompt_field), job->shape);
+  job->log->submitted(*job->record, job->answer->id(0));
   for (int i = 0; job->reading && i < job->answer->size(); ++i)
     job->readers.push_back(std::make_unique<ChoiceReader>(*job->reading, job->one_call));
   response.set_header("X-Request-Id", job->writer->id());

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/error.h"
 #include "base/mutex.h"
@@ -50,6 +51,9 @@ Status check_options(const ServerOptions& o) {
   }
   if (!(o.shutdown_s >= 0 && o.shutdown_s <= kMaxShutdownSeconds)) {
     return error(kWrong, "shutdown_s (--shutdown-seconds) is {}, not from 0 to {}", o.shutdown_s, kMaxShutdownSeconds);
+  }
+  if (!(o.drain_s >= 0 && o.drain_s <= kMaxShutdownSeconds)) {
+    return error(kWrong, "drain_s (--drain-seconds) is {}, not from 0 to {}", o.drain_s, kMaxShutdownSeconds);
   }
   if (!(o.ping_s > 0 && o.ping_s <= kMaxPingSeconds))
     return error(kWrong, "ping_s is {}, not above 0 and at most {}", o.ping_s, kMaxPingSeconds);
@@ -149,6 +153,17 @@ Status Server::run() {
   return ended;
 }
 
+// New connections hear that it stops, until every answer that is being made was sent.
+void Server::drain() {
+  server::HttpServer& http = parts_->service.http();
+  const std::chrono::duration<double> most(parts_->service.options().drain_s);
+  const auto until = std::chrono::steady_clock::now() + most;
+  if (most.count() <= 0) return;
+  http.begin_drain();
+  constexpr auto kLook = std::chrono::milliseconds(20);
+  while (http.open_connections() > 0 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kLook);
+}
+
 void Server::shutdown() {
   {
     MutexLock lock(parts_->mutex);
@@ -160,6 +175,7 @@ void Server::shutdown() {
   }
   server::Service& service = parts_->service;
   service.begin_stop();
+  drain();
   service.http().stop_accepting();
   if (auto engine = service.attached().engine) engine->drain(service.options().shutdown_s);
   {

@@ -73,6 +73,8 @@ struct ServerOptions {
   double idle_timeout_s = 30;     // of a connection between requests
   double request_timeout_s = 60;  // for a request's head and body to arrive
   double write_timeout_s = 30;    // for a client to take any of what is written
+  // And that it takes at least in each write_timeout_s in which something waits for it; a slower one is closed.
+  size_t write_floor_bytes = 16 * 1024;
   size_t response_store_bytes = 64 * 1024 * 1024;  // of stored responses, per tenant; 0: none is kept
   // Documents that clients leave here by name (docs/server.md#knowledge-bases): the folder that keeps their texts over a
   // restart, which one server uses at a time; empty: they are forgotten. And the bytes of a tenant's texts.
@@ -93,6 +95,8 @@ struct ServerOptions {
   // cache is the engine's affair (docs/server.md#no-text-kept).
   bool keep_no_text = false;
   double shutdown_s = 10;  // time that shutdown() gives running requests before it cancels them
+  // Before that, while answers are still being made: so long at most, in which new connections get a 503 that says so.
+  double drain_s = 0;
 };
 
 class Server {
@@ -105,11 +109,13 @@ class Server {
   // Returns after shutdown(), when every connection has ended. kIo: the listening socket was lost, so nobody can connect
   // any more; shutdown() is still to be called.
   Status run();
-  // No new connections and requests; what runs may finish within shutdown_s. Returns when the engine is drained.
+  // No new requests, and after drain_s no new connections; what runs may finish within these and shutdown_s. Returns when
+  // the engine is drained.
   void shutdown();
 
  private:
   struct Parts;
+  void drain();
   explicit Server(std::unique_ptr<Parts> parts);
   const std::unique_ptr<Parts> parts_;
 };

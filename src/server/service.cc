@@ -27,6 +27,7 @@ ConnectionLimits limits_of(const ServerOptions& options) {
   limits.head_s = std::min(limits.head_s, options.request_timeout_s);
   limits.body_s = options.request_timeout_s;
   limits.write_s = options.write_timeout_s;
+  limits.write_floor_bytes = options.write_floor_bytes;
   return limits;
 }
 
@@ -221,6 +222,11 @@ void Service::install_hooks() {
                                      std::exception_ptr caught) {
     try {
       std::rethrow_exception(caught);
+    } catch (const std::bad_alloc&) {
+      reply_error(response, {503, "no memory is left for this request: try again soon", "", "overloaded"},
+                  shape_of(request.path));
+      Connection::current()->close_after_response();
+      return;
     } catch (const std::exception& e) {
       spdlog::error("{} {}: {}", request.method, logged_path(request), http_.words_of(e));
     } catch (...) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 #include <set>
 
 #include "base/error.h"
@@ -32,12 +33,33 @@ Tenant::Tenant(std::string name, int max_requests, int requests_per_minute)
       left_(requests_per_minute) {}
 
 Result<Tenant::Place> Tenant::enter(const std::shared_ptr<Tenant>& tenant) {
+  KVILT_ASSIGN(std::vector<Place> places, enter(tenant, 1));
+  return std::move(places[0]);
+}
+
+Result<std::vector<Tenant::Place>> Tenant::enter(const std::shared_ptr<Tenant>& tenant, int count) {
   Tenant& t = *tenant;
+  const int most = t.max_requests_ == 0 ? std::numeric_limits<int>::max() : t.max_requests_;
+  std::vector<Place> places;
+  places.reserve(static_cast<size_t>(count));
   int now = t.running_;
-  while (t.max_requests_ == 0 || now < t.max_requests_) {
-    if (t.running_.compare_exchange_weak(now, now + 1)) return Place(tenant);
+  while (count <= most - now) {
+    if (!t.running_.compare_exchange_weak(now, now + count)) continue;
+    for (int i = 0; i < count; ++i) places.push_back(Place(tenant));
+    return places;
   }
   ++t.refused_;
+  if (count > most) {
+    return error(Code::kInvalidArgument,
+                 "{} answers are asked for at once; this key's tenant may have {} being made or waiting: ask for fewer",
+                 count, most);
+  }
+  if (count > 1) {
+    return error(Code::kOverLimit,
+                 "this key's tenant has {} answers being made or waiting, and {} more make more than the {} that it "
+                 "may: try again when some have ended",
+                 now, count, most);
+  }
   return error(Code::kOverLimit,
                "this key's tenant has {} answers being made or waiting, the most it may: try again "
                "when one has ended",

@@ -51,6 +51,8 @@ class Tenant {
   };
   // kOverLimit where all places are taken.
   static Result<Place> enter(const std::shared_ptr<Tenant>& tenant);
+  // So many, or none. kInvalidArgument where a tenant never has as many.
+  static Result<std::vector<Place>> enter(const std::shared_ptr<Tenant>& tenant, int count);
   // kOverLimit where the minute's requests are used up: a bucket that refills evenly and holds as many at most.
   Status arrive(Clock::time_point now = Clock::now());
 

@@ -67,6 +67,24 @@ TEST(Tenants, PlacesComeBack) {
   EXPECT_EQ(free->counts().running, 100);
 }
 
+TEST(Tenants, SeveralPlacesOrNone) {
+  const auto tenant = std::make_shared<Tenant>("t", 3, 0);
+  {
+    const auto two = Tenant::enter(tenant, 2);
+    ASSERT_TRUE(two.ok());
+    const auto more = Tenant::enter(tenant, 2);
+    ASSERT_FALSE(more.ok());
+    EXPECT_EQ(more.error().code, Code::kOverLimit);
+    EXPECT_EQ(tenant->counts().running, 2) << "neither of the two has one";
+    const auto four = Tenant::enter(tenant, 4);
+    ASSERT_FALSE(four.ok());
+    EXPECT_EQ(four.error().code, Code::kInvalidArgument) << "these never fit";
+    EXPECT_EQ(tenant->counts().refused, 2u);
+  }
+  EXPECT_EQ(tenant->counts().running, 0);
+  EXPECT_TRUE(Tenant::enter(tenant, 3).ok()) << "power";
+}
+
 TEST(Tenants, ARateRefillsEvenly) {
   Tenant tenant("t", 0, 6);
   const Tenant::Clock::time_point start{seconds(1000)};
@@ -135,6 +153,36 @@ TEST(TenantsOverHttp, LimitsAreTheTenantsOwn) {
   EXPECT_EQ(all[0]["requests"], 3);
   EXPECT_EQ(all[0]["refused"], 1);
   EXPECT_EQ(all[1]["running"], 1);
+}
+
+// Of `n` answers all are begun, or none: what was computed of some would be computed anew at each try.
+TEST(TenantsOverHttp, SeveralAnswersAreBegunTogetherOrNotAtAll) {
+  FakeOptions fake;
+  fake.max_queue = 4;
+  ServerOptions options = two_tenants();
+  options.tenants[1].max_requests = 3;
+  LiveServer running(fake, options);
+  running.engine->hold(true);
+  std::thread two([&] {
+    const auto reply = running.post("/v1/completions", R"({"prompt": ["x", "y"]})", with_key("blue's key"));
+    EXPECT_EQ(reply->status, 200) << reply->body;
+  });
+  EXPECT_TRUE(eventually([&] { return running.engine->stats().waiting == 2; }));
+  const auto ask = [&](int n, const char* key) {
+    return running.post("/v1/completions", R"({"prompt": "x", "n": )" + std::to_string(n) + "}", with_key(key));
+  };
+  EXPECT_EQ(ask(2, "blue's key")->status, 429);
+  EXPECT_EQ(ask(3, "red's key")->status, 503);
+  const auto never = ask(4, "blue's key"), nowhere = ask(5, "red's key");
+  EXPECT_EQ(never->status, 400);
+  EXPECT_NE(never->body.find("may have 3"), std::string::npos) << never->body;
+  EXPECT_EQ(nowhere->status, 400);
+  EXPECT_NE(nowhere->body.find("places for 4"), std::string::npos) << nowhere->body;
+  EXPECT_EQ(running.engine->stats().waiting, 2);
+  running.engine->hold(false);
+  two.join();
+  EXPECT_EQ(running.engine->stats().requests_cancelled, 0u) << "nothing of these was begun";
+  EXPECT_EQ(ask(3, "blue's key")->status, 200) << "power";
 }
 
 class TenantsFile : public testing::Test {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <system_error>
 
 namespace kvilt::server {
@@ -16,6 +17,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kPatience = 500ms;  // an idle connection looks every 100 ms whether it shall give way
 constexpr auto kLinger = 1s;       // for a refused client to read its answer
+constexpr auto kNoMemoryPause = 100ms;
 
 void close_socket(int sock) {
   ::shutdown(sock, SHUT_RDWR);
@@ -83,21 +85,28 @@ void WaitingRoom::run() {
   std::vector<Guest> guests;  // in the order in which they came
   for (;;) {
     const bool leaving = leaving_;  // read first: who entered before leave() is seen below
-    {
-      MutexLock lock(mutex_);
-      const auto until =
-          Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.silent_s));
-      for (const int sock : entered_) guests.push_back({sock, State::kSilent, until});
-      entered_.clear();
+    try {
+      take_entered(guests);
+      if (leaving && guests.empty()) return;
+      poll_all(guests);
+    } catch (const std::bad_alloc&) {  // of lists that are made before anybody is looked at
+      std::this_thread::sleep_for(kNoMemoryPause);
     }
-    if (leaving && guests.empty()) return;
-    poll_all(guests);
     while (guests.size() > options_.places) {
       if (guests.front().state != State::kRefused) options_.refuse(guests.front().sock);
       close_socket(guests.front().sock);
       guests.erase(guests.begin());
     }
   }
+}
+
+void WaitingRoom::take_entered(std::vector<Guest>& guests) {
+  MutexLock lock(mutex_);
+  const auto until =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.silent_s));
+  guests.reserve(guests.size() + entered_.size());  // from here on nothing throws: nobody is taken twice
+  for (const int sock : entered_) guests.push_back({sock, State::kSilent, until});
+  entered_.clear();
 }
 
 // Waits until there is something to do, and does it for every guest in turn.

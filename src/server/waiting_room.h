@@ -6,7 +6,8 @@
 // Invariants: at most `places` sockets; the one that came first leaves for a new one. After the answer, what the client
 //             still sends is dropped for up to a second: a close with unread bytes would reset the connection and take
 //             the answer with it.
-// Threads:    enter(), look_again(), gives_way() and leave() from any thread; the options' functions run on its own.
+// Threads:    enter(), look_again(), gives_way() and leave() from any thread; the options' functions run on its own, and
+//             throw nothing.
 #pragma once
 
 #include <atomic>
@@ -53,6 +54,7 @@ class WaitingRoom {
   };
 
   void run();
+  void take_entered(std::vector<Guest>& guests);
   void poll_all(std::vector<Guest>& guests);
   Fate visit(Guest& guest, bool ready, int waiting);
   Fate hear(Guest& guest, int waiting);

@@ -110,5 +110,24 @@ TEST_F(WarmingTest, WhoLeavesEndsIt) {
   EXPECT_EQ(running.post("/v1/documents", kThree)->status, 200);
 }
 
+// Places that others have are waited for as long as some are its own: what was computed is not lost.
+TEST(WarmingBesideOthers, WaitsForPlacesInTheQueue) {
+  FakeOptions fake;
+  fake.max_queue = 2;
+  LiveServer running(fake);
+  running.engine->hold(true);
+  std::thread other([&] { EXPECT_EQ(running.post("/v1/chat/completions", kChat)->status, 200); });
+  EXPECT_TRUE(eventually([&] { return running.engine->stats().waiting == 1; }));
+  std::thread warming([&] {
+    const auto reply = running.post("/v1/documents", R"({"documents": [{"text": "a"}, {"text": "b"}, {"text": "c"}]})");
+    EXPECT_EQ(reply->status, 200) << reply->body;
+  });
+  EXPECT_TRUE(eventually([&] { return running.engine->stats().waiting == 2; }));
+  EXPECT_EQ(running.post("/v1/chat/completions", kChat)->status, 503) << "power: the queue is full";
+  running.engine->hold(false);
+  other.join();
+  warming.join();
+}
+
 }  // namespace
 }  // namespace kvilt::server
