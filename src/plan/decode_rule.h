@@ -10,8 +10,8 @@
 // Not here:   who looks (forward/key_chooser.h), the methods' parameters (policy/decode_methods.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -73,10 +73,16 @@ struct DecodeRule {
     const int second = select < 0 ? num_layers / 2 : select;
     return second > dense_layers && layer >= second ? second : dense_layers;
   }
-  // The prompt's last rows whose queries a choice looks with.
-  int32_t looking_rows() const {
-    return by == By::kAttention ? queries : by == By::kAllRows ? std::numeric_limits<int32_t>::max() : 0;
+  // By which of the answer's rows row n chooses that is to choose: by itself. One that makes the only choice late, since
+  // its request was preempted and computes the answer so far again, makes the one that was made. Not so where that took
+  // the row's own query (kPages, kLayer) or where sums have grown since (kAllRows).
+  int32_t chooses_as(int32_t n) const {
+    const bool again = every == 0 && (by == By::kAttention || by == By::kNearest || by == By::kRandom);
+    return again ? std::min(n, dense_rows) : n;
   }
+  // Positions of a prefill whose rows a choice looks with, wherever their K and V come from. prompt_len, prefill_len: as
+  // make_key_chooser() takes them (forward/key_chooser.h).
+  Runs looking(int32_t prompt_len, int32_t prefill_len) const;
 };
 
 // The keys that each KV head of `layer` keeps of the positions [0, keys). scores: by head, of the keys; not read where

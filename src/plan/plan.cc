@@ -45,9 +45,13 @@ Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prom
   return out;
 }
 
+const Runs& lookers_at(const Stage& stage, int layer) {
+  static const Runs none;
+  return layer + 1 == stage.layer_end ? stage.lookers : none;
+}
+
 Runs probe_rows(const Stage& stage, int layer) {
-  Runs rows;
-  if (layer + 1 == stage.layer_end) rows = stage.lookers;
+  Runs rows = lookers_at(stage, layer);
   for (const ProbeSpec& probe : stage.probes) {
     if (looks(probe.estimator) && probe.at(layer)) rows = unite(rows, probe.rows);
   }
@@ -114,7 +118,7 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
     needed = from_below(stage, layer, band.in[i]);
   }
   // A later band starts at a cut: K and V of that layer are written already, only its output rows still run.
-  if (layer_begin > 0 && layers > 0) band.in[0] = band.out[0];
+  if (layer_begin > 0 && layers > 0) band.in[0] = unite(band.out[0], lookers_at(stage, layer_begin));
   band.rows = layers == 0 ? band.cut_rows : band.in[0];
   for (const RowEntry& entry : stage.entries) {
     if (entry.layer() > layer_begin && entry.layer() < band.layer_end) band.rows = unite(band.rows, entry.rows);

@@ -111,6 +111,8 @@ class Prefill {
 
   // Of the reused positions, those that a stage wrote again at its last layer, the last one or one whose writes stand.
   Runs recomputed() const;
+  // Rows that run only for a decode rule to look with their queries: their K and V are there.
+  int64_t looks_again() const;
   // Of the reused positions' keys, all layers together, the share that the answer's rows see.
   double kept_share() const;
 
@@ -118,6 +120,7 @@ class Prefill {
   std::optional<Run> group_of(int32_t pos) const;
   Run whole_groups(Run chunk) const;
   const Runs& entering() const { return band_.rows; }
+  Runs lookers() const;
   void enter_stage(size_t stage);
   void enter_band(int layer_begin);
   void cut_at_last_layer(int layer_begin);
