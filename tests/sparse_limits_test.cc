@@ -224,6 +224,19 @@ TEST_P(SparseDialogues, ATurnWithoutAHistoryIsASingleTurn) {
   EXPECT_GT(differ, 8) << "power: with a history it is another pass";
 }
 
+// A seed hides a dialogue only where it has an effect.
+TEST_P(SparseDialogues, ASeedWithoutEffectHidesNothing) {
+  const std::pair<const char*, int> list[] = {{"xattention", 700}, {"ashape", 700}, {"loopserve", 0}};
+  for (const auto& [name, prefix] : list) {
+    SCOPED_TRACE(name);
+    const auto e = engine();
+    Request first = request_of(std::vector<int32_t>(prompt.begin(), prompt.begin() + 700), name, 1);
+    first.policy.params = {{"seed", "9"}};
+    ask_ok(*e, first);
+    EXPECT_EQ(ask_with(*e, prompt, name).usage().prefix, prefix);
+  }
+}
+
 // A turn goes on from an exact dialogue so far.
 TEST_P(SparseDialogues, ATurnGoesOnFromWhatIsExact) {
   const auto e = engine();

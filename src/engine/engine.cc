@@ -30,13 +30,6 @@
 namespace kvilt {
 namespace {
 
-// One text for each setting of a prefill: names and values were checked, so none of them holds these signs.
-std::string written_out(const PolicyChoice& choice) {
-  std::string out = choice.name;
-  for (const auto& [name, value] : params_of(choice.params, false)) out += ":" + name + "=" + value;
-  return out;
-}
-
 class EngineImpl : public Engine {
  public:
   EngineImpl(EngineParts parts, std::optional<ChatPrompts> chat, ModelInfo info, PolicyFiles files)
@@ -484,7 +477,7 @@ Result<RequestId> EngineImpl::admit(Request request, std::shared_ptr<TokenSink> 
     const ReusePolicy& policy = *(*shared)->policy;
     ContentDomains& domains = (*shared)->domains;
     (*shared)->from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces() && !(*shared)->clean_only;
-    const std::string name = written_out(asked.policy) +
+    const std::string name = policy.identity() +
                              ((*shared)->clean_only      ? "/clean"
                               : (*shared)->from_seasoned ? "/seasoned"
                                                          : "") +
