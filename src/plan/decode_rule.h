@@ -62,7 +62,10 @@ struct DecodeRule {
     return n == dense_rows || (every > 0 && n > dense_rows && (n - dense_rows) % every == 0);
   }
   // Whether a choice may take what one before it left out.
-  bool takes_back() const { return by == By::kAttention ? every > 0 : by != By::kNearest && by != By::kAllRows; }
+  bool takes_back() const {
+    const bool may_choose_once = by == By::kAttention || by == By::kRandom;
+    return may_choose_once ? every > 0 : by != By::kNearest && by != By::kAllRows;
+  }
   int32_t budget_of(int layer, int num_layers, int32_t keys) const;  // at least sink + recent
   // Whether a choice at this layer among so many keys takes all of them, whatever their scores.
   bool takes_all(int layer, int num_layers, int32_t keys) const {
