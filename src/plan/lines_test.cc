@@ -228,6 +228,18 @@ TEST(Lines, RandomLinesAreAboutTheShare) {
   }
 }
 
+// A cell may be in a column and a distance: it counts once. So a control has as many cells as what it is compared with.
+TEST(Lines, RandomLinesHoldTheShareOnAverage) {
+  const kvilt::Run rows{0, 1024};
+  for (const double share : {0.3, 0.6, 0.9}) {
+    double cells = 0;
+    for (uint64_t seed = 1; seed <= 12; ++seed)
+      cells += static_cast<double>(cells_by_hand(random_lines(1024, 1, share, seed), rows)) / 12;
+    EXPECT_NEAR(cells / (1024.0 * 1025 / 2), share, 0.03) << "half of the share of each kind would be .28, .51, .70";
+  }
+  EXPECT_EQ(cells_by_hand(random_lines(1024, 16, 1, 1), rows), 1024 * 1025 / 2);
+}
+
 TEST(Lines, CoverageTakesBothKindsToTheShare) {
   const Matrix matrix = random_matrix(64, 4, 2, 11);
   const auto chosen = choose_lines(matrix.sample(), {0, 64}, {LineRule::kCoverage, 1, 0.6});
