@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <random>
 #include <tuple>
+#include <utility>
+
+#include "plan/head_patterns.h"
 
 namespace kvilt {
 namespace {
@@ -214,6 +217,18 @@ TEST(Lines, ThePrintedRuleStalls) {
   const auto repaired = choose_lines(matrix.sample(), {0, 128}, {LineRule::kShortest, 1, 0.955});
   EXPECT_GE(repaired.bound, 0.955);
   EXPECT_LT(cells_by_hand(repaired.lines, {0, 128}), all * 3 / 4);
+}
+
+// A size is what it says, also below what MInference's code takes at least.
+TEST(Lines, CountsAreHeldBelowTheFirstAndNearestLines) {
+  const Matrix matrix = random_matrix(300, 4, 2, 17);
+  for (const auto& [columns, distances] : {std::pair{5, 7}, {0, 3}, {40, 120}, {29, 0}}) {
+    const KeyPattern pattern = key_pattern({.columns = columns, .distances = distances});
+    const Lines lines = choose_lines(matrix.sample(), {0, 300}, pattern.lines).lines;
+    EXPECT_EQ(std::ssize(lines.columns), columns);
+    EXPECT_EQ(std::ssize(lines.distances), std::max(1, distances)) << "a row sees itself";
+    for (int32_t i = 0; i < std::min(columns, 30); ++i) EXPECT_EQ(lines.columns[i], i);
+  }
 }
 
 TEST(Lines, RandomLinesAreAboutTheShare) {
