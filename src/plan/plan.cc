@@ -23,7 +23,19 @@ Runs from_below(const Stage& stage, int layer, Runs in) {
   return entry ? subtract(in, entry->rows) : std::move(in);
 }
 
+int64_t sums_of_layer(const ProbeSpec& spec, const ModelConfig& config) {
+  const int64_t rows = count(spec.rows), block = spec.block;
+  return spec.estimator == Estimator::kQueries     ? int64_t{config.H} * config.E
+         : spec.estimator == Estimator::kBlockKeys ? (rows + block - 1) / block * config.G * config.E
+                                                   : rows * kFadeSums;
+}
+
 }  // namespace
+
+int64_t probe_bytes(const ProbeSpec& spec, const ModelConfig& config) {
+  if (!per_layer_sums(spec.estimator)) return 0;
+  return std::ssize(spec.layers) * sums_of_layer(spec, config) * static_cast<int64_t>(sizeof(double));
+}
 
 Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prompt_len) {
   Probe out;
@@ -33,12 +45,8 @@ Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prom
   } else if (spec.estimator == Estimator::kWeights) {
     out.weights.resize(layers);
   } else if (per_layer_sums(spec.estimator)) {
-    const int64_t rows = count(spec.rows), block = spec.block;
-    const int64_t size = spec.estimator == Estimator::kQueries     ? int64_t{config.H} * config.E
-                         : spec.estimator == Estimator::kBlockKeys ? (rows + block - 1) / block * config.G * config.E
-                                                                   : rows * kFadeSums;
     out.sums.resize(layers);
-    for (const int layer : spec.layers) out.sums[layer].assign(static_cast<size_t>(size), 0);
+    for (const int layer : spec.layers) out.sums[layer].assign(static_cast<size_t>(sums_of_layer(spec, config)), 0);
   } else {
     out.score.assign(static_cast<size_t>(prompt_len), 0);
   }

@@ -87,6 +87,8 @@ struct Probe {
 inline constexpr int kFadeSums = 3;
 // One with zeros of the right size, to which the driver adds.
 Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prompt_len);
+// What it holds by layer. A score by position is not counted: it is a thousandth of the position's KV.
+int64_t probe_bytes(const ProbeSpec& spec, const ModelConfig& config);
 
 // Which rows run the FFN (docs/design/heads.md#sparse-ffn); the others keep their residual. Rows are chosen among those
 // of a block of positions [n kFfnBlock, (n + 1) kFfnBlock), whole whatever the chunk, so that chunked = whole: in a

@@ -201,6 +201,14 @@ int64_t Prefill::hidden_bytes() const {
   return rows * config_.D * static_cast<int64_t>(sizeof(float));
 }
 
+int64_t Prefill::probe_bytes() const {
+  int64_t bytes = 0;
+  for (const Stage& of : plan_.stages) {
+    for (const ProbeSpec& spec : of.probes) bytes += kvilt::probe_bytes(spec, config_);
+  }
+  return bytes;
+}
+
 void Prefill::start_keeping() {
   const int first = band_.layer_begin + (band_.layer_begin > 0 ? 1 : 0);
   for (KeptRows& kept : kept()) {

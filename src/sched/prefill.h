@@ -40,9 +40,10 @@ class Prefill {
   };
   Writes writes() const;
   // What the rest of the plan asks for, whatever refine() chooses: pages beyond those that `kv` has now, and bytes of
-  // hidden states outside of the pool.
+  // hidden states outside of the pool. probe_bytes(): the same of what all of its probes find, which is kept to the end.
   int64_t pages_to_come(const PageTable& kv) const;
   int64_t hidden_bytes() const;
+  int64_t probe_bytes() const;
   // Whether the band's positions have their slots: false again at the start of every band.
   bool has_slots() const { return has_slots_; }
   void slots_added() { has_slots_ = true; }

@@ -299,6 +299,24 @@ TEST(Prefill, HiddenStatesOfACutCount) {
   EXPECT_EQ(Prefill(*sparsex("catchup"), kLayout, config).hidden_bytes(), 0) << "its first stage ends at the cut";
 }
 
+// What probes find by layer is memory that the request holds until its prefill ends.
+TEST(Prefill, WhatProbesFindByLayerCounts) {
+  ModelConfig config = config_of(6);
+  config.H = 4, config.E = 8;
+  const auto samkv = std::move(make_policy("samkv", {{"block", "8"}, {"stable_begin", "0"}})).value();
+  Prefill prefill(*samkv, {400, 0, {{10, 200}, {200, 380}}}, config);
+  int64_t bytes = 0;
+  for (const Stage& stage : prefill.plan().stages) {
+    for (const ProbeSpec& spec : stage.probes) {
+      for (const auto& sums : empty_probe(spec, config, 400).sums) bytes += std::ssize(sums) * 8;
+    }
+  }
+  EXPECT_EQ(prefill.probe_bytes(), bytes);
+  EXPECT_GT(bytes, 1000) << "power";
+  const auto mend = std::move(make_policy("mend", {})).value();
+  EXPECT_EQ(Prefill(*mend, kLayout, config).probe_bytes(), 0);
+}
+
 // The most that any stage needs, before the first has begun.
 TEST(Prefill, PagesToComeAreThoseOfTheLargestStage) {
   ModelConfig config = config_of(kShape.L);
