@@ -164,6 +164,25 @@ TEST_P(DecodeLimits, ACacheHitChoosesAsWithoutTheCache) {
   }
 }
 
+// Prompts of fewer tokens than a method keeps always, or looks with: it sees all, or says something.
+TEST_P(DecodeLimits, ShortPromptsAreAnswered) {
+  const auto e = engine();
+  for (const int n : {1, 2, 5, 31, 33, 65}) {
+    const std::vector<int32_t> ids(prompt.begin(), prompt.begin() + n);
+    const Outcome dense = run(*e, ids, "full", {});
+    for (const std::string& method : kDecodeMethods) {
+      SCOPED_TRACE(method + ' ' + std::to_string(n));
+      expect_equal(run(*e, ids, "full", {{"decode", method}}), dense);
+      for (const Params& more : {Params{}, Params{{"decode_dense", "0"}}, Params{{"decode_dense_layers", "0"}}}) {
+        const int differ = first_difference(run(*e, ids, "full", with(method, 4, more)), dense);
+        if (n == 65 && method != "loopserve" && more.empty()) {
+          EXPECT_EQ(differ, 1) << "power";
+        }
+      }
+    }
+  }
+}
+
 // Two answers of one prompt at once: the second waits for the first one's prefill and goes on from it.
 TEST_P(DecodeLimits, ASecondChoiceOfAPromptIsTheFirst) {
   for (const std::string& method : kLookBack) {
