@@ -131,6 +131,94 @@ TEST_P(DecodeLimits, TogetherIsAlone) {
   expect_batched_equals_alone(*e, requests);
 }
 
+const std::vector<std::string> kLookBack = {"snapkv", "adakv", "pyramidkv", "h2o"};
+
+// Methods that look with rows of the prompt look with all of them, also where their K and V are cached: the prompt
+// itself, or one with the same beginning. Bit for bit, with chunks that end among these rows, and where the prompt has
+// fewer than the method wants.
+TEST_P(DecodeLimits, ACacheHitChoosesAsWithoutTheCache) {
+  for (const int chunk : {512, 23}) {
+    for (const int length : {300, 24}) {
+      const std::vector<int32_t> ids(prompt.begin(), prompt.begin() + length);
+      const auto e = engine(chunk);
+      std::vector<int32_t> longer = ids;
+      longer.insert(longer.end(), {7, 8, 9});
+      for (const std::string& method : kLookBack) {
+        SCOPED_TRACE(method + ' ' + std::to_string(chunk) + ' ' + std::to_string(length));
+        const Params way = with(method, length == 300 ? 64 : 10);
+        const Outcome alone = run(*e, ids, "full", way), more = run(*e, longer, "full", way);
+        if (method == kLookBack[0]) warm(*e, ids);
+        const Outcome behind = run(*e, ids, "prefix", way);
+        EXPECT_EQ(behind.usage().prefix, length - 1) << "power";
+        expect_equal(behind, alone);
+        const Outcome behind_most = run(*e, longer, "prefix", way);
+        EXPECT_EQ(behind_most.usage().prefix, length) << "power";
+        expect_equal(behind_most, more);
+        EXPECT_LT(behind.usage().linear_flops, alone.usage().linear_flops) << "K and V are not computed again";
+        if (method == "h2o") continue;
+        const Outcome one_looks =
+            run(*e, ids, "prefix", with(method, length == 300 ? 64 : 10, {{"decode_queries", "1"}}));
+        EXPECT_LT(first_difference(one_looks, alone), kAnswer) << "power: which rows look matters";
+      }
+    }
+  }
+}
+
+// Prompts of fewer tokens than a method keeps always, or looks with: it sees all, or says something.
+TEST_P(DecodeLimits, ShortPromptsAreAnswered) {
+  const auto e = engine();
+  for (const int n : {1, 2, 5, 31, 33, 65}) {
+    const std::vector<int32_t> ids(prompt.begin(), prompt.begin() + n);
+    const Outcome dense = run(*e, ids, "full", {});
+    for (const std::string& method : kDecodeMethods) {
+      SCOPED_TRACE(method + ' ' + std::to_string(n));
+      expect_equal(run(*e, ids, "full", {{"decode", method}}), dense);
+      for (const Params& more : {Params{}, Params{{"decode_dense", "0"}}, Params{{"decode_dense_layers", "0"}}}) {
+        const int differ = first_difference(run(*e, ids, "full", with(method, 4, more)), dense);
+        if (n == 65 && method != "loopserve" && more.empty()) {
+          EXPECT_EQ(differ, 1) << "power";
+        }
+      }
+    }
+  }
+}
+
+// Two answers of one prompt at once: the second waits for the first one's prefill and goes on from it.
+TEST_P(DecodeLimits, ASecondChoiceOfAPromptIsTheFirst) {
+  for (const std::string& method : kLookBack) {
+    SCOPED_TRACE(method);
+    const auto e = engine();
+    Request request = request_of(prompt, "prefix", kAnswer);
+    request.policy.params = with(method, 64);
+    request.evaluation.forced = tokens(kAnswer, 99);
+    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    const auto gate = hold(*e);
+    for (int i = 0; i < 2; ++i) {
+      sinks.push_back(std::make_shared<CollectingSink>());
+      ASSERT_TRUE(e->submit(request, sinks.back()).ok());
+    }
+    gate->open();
+    const Completion first = sinks[0]->wait(), second = sinks[1]->wait();
+    EXPECT_EQ(first.usage.prefix, 0);
+    EXPECT_EQ(second.usage.prefix, 299) << "power";
+    EXPECT_EQ(first.logits.all, second.logits.all);
+  }
+}
+
+// Behind a cut right below the last layer they look as well.
+TEST_P(DecodeLimits, TheyLookBehindACutInTheLastLayer) {
+  const auto e = engine();
+  const std::vector<int32_t> head = tokens(9, 1), a = tokens(150, 2), b = tokens(153, 3), question = tokens(41, 5);
+  warm(*e, join({head, a, b}));
+  const std::vector<int32_t> asked = join({head, b, a, question});
+  const Outcome alone = run(*e, asked, "full", with("snapkv", 64));
+  for (const std::string layer : {"1", "5"}) {
+    const Outcome behind = run(*e, asked, "cacheblend", with("snapkv", 64, {{"r", "1"}, {"check_layer", layer}}));
+    EXPECT_GT(behind.usage().reused, 290) << "power";
+    expect_equal(behind, alone);
+  }
+}
+
 // A pool that is too small for them together: those that start again in the middle of their answers go on, and with a
 // budget of all keys say what a dense answer says.
 TEST_P(DecodeLimits, PreemptedAnswersGoOn) {

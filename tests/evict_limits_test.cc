@@ -42,7 +42,8 @@ const std::vector<EvictWay> kEvictWays = {{"snapkv"},
                                           {"h2o", {{"decode_top_p", "0.8"}}},
                                           {"h2o", {{"decode_every", "7"}}},
                                           {"streamingllm"},
-                                          {"streamingllm", {{"decode_positions", "text"}}}};
+                                          {"streamingllm", {{"decode_positions", "text"}}},
+                                          {"random"}};
 
 Params evict_params(const EvictWay& way, int budget, bool evict) {
   Params out = way.more;
@@ -106,7 +107,7 @@ TEST_P(EvictLimits, EvictingChangesNothing) {
 // After the first row that chose, a head has its budget and that row; a rule that chooses at every row grows no more.
 TEST_P(EvictLimits, ThePoolGetsItsPagesBack) {
   const auto e = engine();
-  for (const std::string method : {"snapkv", "adakv", "h2o", "streamingllm"}) {
+  for (const std::string method : {"snapkv", "adakv", "h2o", "streamingllm", "random"}) {
     SCOPED_TRACE(method);
     std::vector<int64_t> pages[2];
     for (const bool evict : {false, true}) {

@@ -224,6 +224,41 @@ TEST_P(SparseDialogues, ATurnWithoutAHistoryIsASingleTurn) {
   EXPECT_GT(differ, 8) << "power: with a history it is another pass";
 }
 
+// Prompts that are shorter than what a method keeps always, than a tile, or than the rows that look.
+TEST_P(SparseDialogues, ShortPromptsAreAnswered) {
+  const auto e = engine();
+  for (const int n : {1, 2, 7, 63, 64, 65, 130}) {
+    SCOPED_TRACE(n);
+    const std::vector<int32_t> ids(prompt.begin(), prompt.begin() + n);
+    const Outcome dense = ask_with(*e, ids, "full");
+    for (const char* keeps_more : {"ashape", "minference"}) expect_equal(ask_with(*e, ids, keeps_more), dense);
+    int differ = 0;
+    for (const SparseMethod& method : sparse_methods()) {
+      SCOPED_TRACE(method.name);
+      differ += ask_with(*e, ids, method.name, method.few).completion.logits.first != dense.completion.logits.first;
+      Params params = method.few;
+      params.insert({{"decode", "snapkv"}, {"decode_budget", "4"}});
+      EXPECT_EQ(ask_with(*e, ids, method.name, params).ids.size(), 6u);
+    }
+    if (n == 130) {
+      EXPECT_GT(differ, 5) << "power";
+    }
+  }
+}
+
+// A seed hides a dialogue only where it has an effect.
+TEST_P(SparseDialogues, ASeedWithoutEffectHidesNothing) {
+  const std::pair<const char*, int> list[] = {{"xattention", 700}, {"ashape", 700}, {"loopserve", 0}};
+  for (const auto& [name, prefix] : list) {
+    SCOPED_TRACE(name);
+    const auto e = engine();
+    Request first = request_of(std::vector<int32_t>(prompt.begin(), prompt.begin() + 700), name, 1);
+    first.policy.params = {{"seed", "9"}};
+    ask_ok(*e, first);
+    EXPECT_EQ(ask_with(*e, prompt, name).usage().prefix, prefix);
+  }
+}
+
 // A turn goes on from an exact dialogue so far.
 TEST_P(SparseDialogues, ATurnGoesOnFromWhatIsExact) {
   const auto e = engine();

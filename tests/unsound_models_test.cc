@@ -20,8 +20,11 @@ class UnsoundModel : public testing::Test {
   ~UnsoundModel() override { std::filesystem::remove_all(folder_); }
 
   // values of the named tensor, in place.
-  std::unique_ptr<Engine> engine(std::function<void(const std::string& name, std::span<float> values)> change) {
+  std::unique_ptr<Engine> engine(std::function<void(const std::string& name, std::span<float> values)> change,
+                                 uint32_t context = 64) {
     TinyGguf file{.head = true};
+    file.keep_key = [](const std::string& key) { return key != "context_length"; };
+    file.metadata = [=](GgufBytes& out) { out.u32("llama.context_length", context); };
     file.change = [&](const std::string& name, std::string& bytes) {
       std::vector<float> values(bytes.size() / sizeof(float));
       std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -38,11 +41,13 @@ class UnsoundModel : public testing::Test {
     return engine([](const std::string&, std::span<float>) {});
   }
   // One token's embedding is NaN: prompts without it are sound.
-  std::unique_ptr<Engine> with_bad_token(int32_t token, float value = kNan) {
-    return engine([=](const std::string& name, std::span<float> values) {
-      const size_t D = TinyGguf().D;
-      if (name == "token_embd.weight") values[static_cast<size_t>(token) * D + 3] = value;
-    });
+  std::unique_ptr<Engine> with_bad_token(int32_t token, float value = kNan, uint32_t context = 64) {
+    return engine(
+        [=](const std::string& name, std::span<float> values) {
+          const size_t D = TinyGguf().D;
+          if (name == "token_embd.weight") values[static_cast<size_t>(token) * D + 3] = value;
+        },
+        context);
   }
 
   const std::filesystem::path folder_ =
@@ -137,6 +142,62 @@ TEST_F(UnsoundModel, AChoiceByWhatIsNoNumberEndsWithItsRequest) {
       EXPECT_EQ(wanted->usage().reused, 44) << "power";
       EXPECT_EQ(next->completion.logits.first, wanted->completion.logits.first);
     }
+  }
+}
+
+// Sparse methods choose by scores that are no numbers, of prompts and of answers. Where the last row sees nothing of the
+// bad token the request is answered, and its answer's rows choose among its keys; else it fails. Nobody hangs, and the
+// next one is answered as ever.
+TEST_F(UnsoundModel, SparseMethodsAnswerOrFail) {
+  const std::vector<std::pair<const char*, Params>> prefills{
+      {"full", {}},
+      {"loopserve", {{"alpha", "0.3"}, {"rows", "4"}}},
+      {"loopserve", {{"alpha", "0.3"}, {"rule", "printed"}, {"rows", "4"}}},
+      {"loopserve", {{"rule", "threshold"}, {"rows", "4"}, {"pooled", "16"}}},
+      {"loopserve", {{"rule", "coverage"}, {"alpha", "0.3"}, {"rows", "4"}}},
+      {"loopserve", {{"rule", "random"}, {"share", "0.1"}}},
+      {"minference", {{"columns", "2"}, {"distances", "20"}, {"rows", "4"}}},
+      {"minference", {{"pattern", "blocks"}, {"blocks", "1"}}},
+      {"flexprefill", {{"gamma", "0.3"}, {"tau", "0"}}},
+      {"flexprefill", {{"gamma", "0.3"}, {"tau", "1"}}},
+      {"xattention", {{"threshold", "0.3"}}},
+      {"ashape", {{"window", "8"}, {"sink", "0"}}},
+      {"ashape", {{"window", "8"}, {"sink", "0"}, {"pooled", "16"}}}};
+  const std::vector<Params> decodes{{},
+                                    {{"decode", "loopserve"}, {"decode_dense", "2"}},
+                                    {{"decode", "snapkv"}},
+                                    {{"decode", "snapkv"}, {"decode_evict", "yes"}},
+                                    {{"decode", "adakv"}, {"decode_top_p", "0.5"}},
+                                    {{"decode", "pyramidkv"}},
+                                    {{"decode", "quest"}, {"decode_dense_layers", "0"}},
+                                    {{"decode", "quest"}, {"decode_dense_layers", "0"}, {"decode_top_p", "0.5"}},
+                                    {{"decode", "tidal"}, {"decode_dense_layers", "0"}, {"decode_select", "0"}},
+                                    {{"decode", "h2o"}},
+                                    {{"decode", "h2o"}, {"decode_top_p", "0.5"}},
+                                    {{"decode", "streamingllm"}},
+                                    {{"decode", "random"}}};
+  const std::vector<int32_t> clean = letters(0, 20);
+  const Outcome wanted = ask_ok(*sound(), request_of(clean, "full", 8));
+  std::vector<int32_t> ids = letters(3, 300);
+  ids[100] = kBad;
+  for (const float value : {kNan, kInfinity}) {
+    const auto bad = with_bad_token(kBad, value, 512);
+    int answered = 0, failed = 0;
+    for (const auto& [policy, prefill] : prefills) {
+      for (const Params& decode : decodes) {
+        Params params = prefill;
+        params.insert(decode.begin(), decode.end());
+        if (!decode.empty()) params["decode_budget"] = "40";
+        SCOPED_TRACE(testing::Message() << policy << " " << testing::PrintToString(params));
+        const Result<Answered> out = ask(*bad, unpublished(ids, policy, params, 8));
+        const bool fails = !out.ok() || out->completion.finish == Finish::kError;
+        if (fails) expect_refused(out);
+        ++(fails ? failed : answered);
+      }
+    }
+    EXPECT_GT(answered, 2) << "power";
+    EXPECT_GT(failed, static_cast<int>(decodes.size())) << "power";
+    EXPECT_EQ(ask_ok(*bad, unpublished(clean, "full", {}, 8)).ids, wanted.ids);
   }
 }
 

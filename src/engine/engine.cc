@@ -31,13 +31,6 @@
 namespace kvilt {
 namespace {
 
-// One text for each setting of a prefill: names and values were checked, so none of them holds these signs.
-std::string written_out(const PolicyChoice& choice) {
-  std::string out = choice.name;
-  for (const auto& [name, value] : params_of(choice.params, false)) out += ":" + name + "=" + value;
-  return out;
-}
-
 class EngineImpl : public Engine {
  public:
   EngineImpl(EngineParts parts, std::optional<ChatPrompts> chat, ModelInfo info, PolicyFiles files)
@@ -509,7 +502,7 @@ void EngineImpl::enter(Entering one) {
   ContentDomains& domains = sequence.domains;
   const ReuseFrom from = one.from;
   sequence.from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces() && !sequence.clean_only;
-  const std::string name = written_out(asked.policy) +
+  const std::string name = policy.identity() +
                            (sequence.clean_only      ? "/clean"
                             : sequence.from_seasoned ? "/seasoned"
                                                      : "") +

@@ -6,7 +6,6 @@
 #include "engine/mark_runs.h"
 #include "index/clip_pieces.h"
 #include "index/look_alikes.h"
-#include "policy/decode_methods.h"
 
 namespace kvilt {
 namespace {
@@ -28,10 +27,8 @@ bool waited_for(const Sequence& s, const Sequence& other) {
 
 // What a policy computed serves the same prompt under the same policy, exact or not.
 bool same_question(const Sequence& a, const Sequence& b) {
-  const PolicyChoice &of_a = a.request.policy, &of_b = b.request.policy;
-  return a.tokens.size() == b.tokens.size() && of_a.name == of_b.name && a.domains.chain == b.domains.chain &&
-         a.domains.approximate == b.domains.approximate &&
-         params_of(of_a.params, false) == params_of(of_b.params, false) && a.tokens == b.tokens;
+  return a.tokens.size() == b.tokens.size() && a.policy->identity() == b.policy->identity() &&
+         a.domains.chain == b.domains.chain && a.domains.approximate == b.domains.approximate && a.tokens == b.tokens;
 }
 
 // Where the KV ends that the other's prefill leaves as exact: at its first piece, and at the chain that it goes on from.

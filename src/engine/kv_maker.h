@@ -16,7 +16,7 @@
 
 namespace kvilt {
 
-inline constexpr int kKvBits = 2;  // other bits for the same tokens: another number
+inline constexpr int kKvBits = 3;  // other bits for the same tokens: another number
 
 // version: tests give others.
 Digest kv_maker(const HashSecret& secret, const ModelFile& model, const ResolvedOptions& options,

@@ -89,8 +89,8 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   now.promised = kv.private_pages() + now.prefill->pages_to_come(kv) + (copies ? kv.copy_pages() : 0) +
                  (s.policy->wants_int8() ? kv.int8_pages(layout.prefix) : 0) +
                  (answers ? int64_t{shape.L} * shape.G : 0);
-  const int64_t outside =
-      now.prefill->hidden_bytes() + (scores ? PromptScores::bytes(s.prompt_len, s.request.prompt_logprobs) : 0);
+  const int64_t outside = now.prefill->hidden_bytes() + now.prefill->probe_bytes() +
+                          (scores ? PromptScores::bytes(s.prompt_len, s.request.prompt_logprobs) : 0);
   now.outside = pages_of(outside);
   s.usage.find_s = seconds(begin, Clock::now());
   return Admission::kReady;

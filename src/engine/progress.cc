@@ -188,12 +188,13 @@ void EngineLoop::finish_prefill(Sequence& s) {
     keep_with_preference(s);
   }
   if (s.request.season && first && !now.own_kv) season(s);
+  const int64_t looked_again = now.prefill->looks_again();
   now.prefill.reset();                                     // also T x D floats that no decode step needs
   if (s.lingers_until) return end(s, Finish::kCancelled);  // whoever asks again finds it
   if (first) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
-    const int64_t computed = computed_since_first_step(s.usage);
+    const int64_t computed = computed_since_first_step(s.usage) + looked_again;
     if (!now.ran_ahead)
       parts_.each_source([&](auto& source) { source.computed(computed, seconds(s.first_step, s.first_token)); });
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;

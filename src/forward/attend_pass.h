@@ -33,7 +33,7 @@ class AttendPass {
   // Gives the memory that is kept from call to call back.
   void release() {
     lists_ = {};
-    sparse_.clear();
+    sparse_.release();
     visible_.release();
     far_.release();
   }

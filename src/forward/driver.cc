@@ -153,7 +153,7 @@ void Driver::choose_rows(std::span<Chunk> chunks, int l, Part part) {
   s.united.resize(std::max(s.united.size(), chunks.size()));
   s.attending.resize(chunks.size());
   for (size_t i = 0; i < chunks.size(); ++i) {
-    const Runs probing = part == Part::kAfterCut ? Runs{} : probe_rows(*chunks[i].stage, l);
+    const Runs probing = part == Part::kAfterCut ? lookers_at(*chunks[i].stage, l) : probe_rows(*chunks[i].stage, l);
     s.attending[i] = united(leaving(i), probing, s.united[i]);
   }
   const auto written = [&](size_t i) -> const Runs& {

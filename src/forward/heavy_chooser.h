@@ -3,8 +3,9 @@
 // Idea:       a row's weights are exp(score - lse): one more product with the keys, for each row of the prompt's last
 //             stage and of the answer. They are summed by key (plan/heavy_keys.h), of those that are in.
 // Invariants: weights are summed row by row, in double: a choice does not depend on how the prompt was cut into chunks.
-//             Only rows that this request computed count: those of an exact prefix do not. A row that saw few keys, in
-//             a sparse prompt, weighs with the normaliser of these: a key that it did not see counts 2 at most.
+//             Rows of an exact prefix run for it; those of placed pieces count where they are computed. A row that saw
+//             few keys, in a sparse prompt, weighs with the normaliser of these: a key that it did not see counts 2 at
+//             most.
 // Threads:    the engine thread; kernels run on the pool.
 // Cost:       half of the prompt's attention once more; 8 bytes for each (layer, KV head, key that is in).
 #pragma once

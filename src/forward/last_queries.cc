@@ -15,9 +15,9 @@ LastQueries::LastQueries(const DecodeRule& rule, const ModelConfig& config, int3
       queries_(static_cast<size_t>(config.L)) {}
 
 bool LastQueries::wants(int32_t pos) const {
-  if (pos < prefill_len_ - rule_.queries) return false;
-  return rule_.every > 0 ||
-         pos < std::max(prefill_len_, prompt_len_ + rule_.dense_rows);  // else no choice comes after it
+  if (rule_.every > 0) return pos >= prefill_len_ - rule_.queries;
+  const int32_t choice = prompt_len_ + rule_.dense_rows;  // the only one
+  return pos >= choice - rule_.queries && pos < choice;
 }
 
 ChoiceCost LastQueries::attended(const KeySource&, const AttendedQueries& rows) {

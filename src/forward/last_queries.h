@@ -1,7 +1,8 @@
 // forward/last_queries.h: keys chosen by the attention of the last rows: LoopServe, SnapKV and their kin.
 // Idea:       the queries of the last rows are kept with the normalisers of what they paid. A choice is then one product
 //             of these queries with the keys: no second pass for the normalisers, and values are not read.
-// Invariants: only rows that this request computed look: behind an exact prefix these may be fewer than the rule's.
+// Invariants: all of the rule's rows look, as far as the prompt has them: those whose K and V are cached run for it
+//             (DecodeRule::looking).
 // Threads:    the engine thread; kernels run on the pool.
 // Cost:       queries x L x H x E floats. A choice is the product of those queries with all keys.
 #pragma once

@@ -33,6 +33,7 @@ ChoiceCost SelectedKeys::choose(const KeySource& from, std::span<const KeyMask> 
   }
   ChoiceCost cost;
   if (open_.empty()) return cost;
+  at.pos = prompt_len_ + rule_.chooses_as(at.pos - prompt_len_);
   const std::vector<Runs> keys = chooser_->choose(from, at, q, open_, cost);
   CHECK(keys.size() == open_.size());
   for (size_t i = 0; i < open_.size(); ++i) {

@@ -24,14 +24,21 @@ class SelectedKeysTest : public testing::TestWithParam<const char*> {
   explicit SelectedKeysTest(DType kv = DType::kF32)
       : on(kProbe, GetParam(), kv), c(on.config()), driver(*on.model, on.pool) {}
 
-  // A prompt whose last rows were kept, then rows of an answer, one at a time.
+  // A prompt whose last rows were kept, then rows of an answer, one at a time. again: so many tokens 5, 6, ... of the
+  // answer are computed with the prompt, which has prompt_len.
   struct Answering {
-    Answering(SelectedKeysTest& test, const DecodeRule& rule, const std::function<void(PromptForTest&)>& place = {})
-        : of(test), prompt(test.on, random_tokens(kPrompt, 3, test.c)), keys(rule, test.c, kPrompt, kPrompt) {
+    Answering(SelectedKeysTest& test, const DecodeRule& rule, const std::function<void(PromptForTest&)>& place = {},
+              int32_t again = 0, int32_t prompt_len = kPrompt)
+        : of(test), prompt(test.on, with_answer(test.c, again)), keys(rule, test.c, prompt_len, prompt.T()) {
       if (place) place(prompt);
       prompt.keys_of_answer = &keys;
-      prompt.stage().lookers = {{std::max(0, kPrompt - rule.looking_rows()), kPrompt}};
+      prompt.stage().lookers = rule.looking(prompt_len, prompt.T());
       prompt.run(test.driver, 50);
+    }
+    static std::vector<int32_t> with_answer(const ModelConfig& config, int32_t again) {
+      std::vector<int32_t> out = random_tokens(kPrompt, 3, config);
+      for (int32_t i = 0; i < again; ++i) out.push_back(5 + i);
+      return out;
     }
     std::vector<float> next(int32_t id) {
       compute(id);
@@ -183,6 +190,55 @@ TEST_P(SelectedKeysTest, TheyAreWhatTheLastRowsLookedAtMost) {
       best.push_back(kPrompt);  // the row itself
       EXPECT_EQ(answering.seen(l, g), best) << l << ' ' << g;
     }
+  }
+}
+
+// Rows look whose K and V are placed, as if they had been computed here; chunks end among them.
+TEST_P(SelectedKeysTest, RowsOfAPlacedPromptLook) {
+  PromptForTest known(on, random_tokens(kPrompt, 3, c));
+  known.run(driver);
+  const std::shared_ptr<const KvSegment> segment = known.publish();
+  const auto all_but_the_last = [&](PromptForTest& prompt) {
+    prompt.table.place({segment, 0, kPrompt - 1, 0});
+    prompt.stage() = uniform_stage({{kPrompt - 1, kPrompt}}, c.L);
+  };
+  const DecodeRule one{.budget = kBudget, .queries = 1};
+  const DecodeRule rules[] = {{.budget = kBudget, .queries = 32},
+                              {.budget = kBudget, .recent = 8, .queries = 32, .pool = 5, .own_share = 0.2},
+                              kHeavy};
+  for (const DecodeRule& rule : rules) {
+    Answering alone(*this, rule), behind(*this, rule, all_but_the_last);
+    EXPECT_EQ(behind.prompt.table.owned(), (Runs{{kPrompt - 1, kPrompt}})) << "power: nothing else is written";
+    Answering with_one(*this, one, all_but_the_last);
+    for (const int32_t id : {5, 6, 7}) {
+      const std::vector<float> logits = alone.next(id);
+      EXPECT_EQ(behind.next(id), logits);
+      EXPECT_NE(with_one.next(id), logits) << "power: who looks matters";
+    }
+  }
+}
+
+// A request that was preempted computes its answer so far again. What it chose once is chosen as it was: by the prompt's
+// rows, among the prompt's keys.
+TEST_P(SelectedKeysTest, AResumedAnswerChoosesWhatItChose) {
+  const DecodeRule rules[] = {{.budget = kBudget, .queries = kQueries},
+                              {.budget = kBudget, .queries = kQueries, .pool = 5, .own_share = 0.2},
+                              {.by = DecodeRule::By::kRandom, .budget = kBudget, .recent = 4}};
+  constexpr int32_t kBefore = kQueries + 3;  // tokens of the answer, more than look
+  for (const DecodeRule& rule : rules) {
+    Answering whole(*this, rule);
+    for (int32_t id = 5; id < 5 + kBefore + 1; ++id) whole.next(id);
+    Answering again(*this, rule, {}, kBefore), as_prompt(*this, rule, {}, kBefore, kPrompt + kBefore);
+    again.next(5 + kBefore);
+    as_prompt.next(5 + kBefore);
+    int differ = 0;
+    for (int l = 0; l < c.L; ++l) {
+      for (int g = 0; g < c.G; ++g) {
+        EXPECT_EQ(again.seen(l, g), whole.seen(l, g)) << l << ' ' << g;
+        differ += as_prompt.seen(l, g) != whole.seen(l, g);
+      }
+    }
+    EXPECT_GT(differ, c.L) << "power: what a prompt would choose that ends where the answer was broken off";
   }
 }
 

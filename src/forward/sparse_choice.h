@@ -65,6 +65,8 @@ class SparseChoice {
   };
   // For each of the heads, which see all but for plan.sparse.
   Made choose(const RowsOfBlock& block, std::span<const int> heads) const;
+  // Gives the memory that is kept from call to call back: as much as the longest prompt so far took.
+  void release() { memory_ = {}; }
 
  private:
   struct Look;

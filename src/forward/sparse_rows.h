@@ -33,6 +33,10 @@ class SparseRows {
   void join_skipped(DType kv_type);
   // Whether join_skipped() has something to do, and so wants lse.
   bool skips() const { return !means_.empty(); }
+  void release() {
+    clear();
+    choice_.release();
+  }
   void clear() {
     tiles_.clear();
     pooled_.clear();
@@ -69,7 +73,7 @@ class SparseRows {
 
   const PreparedModel& model_;
   ThreadPool& pool_;
-  const SparseChoice choice_;
+  SparseChoice choice_;
   std::deque<Tile> tiles_;
   std::deque<PooledKeys> pooled_;
   std::deque<Mean> means_;

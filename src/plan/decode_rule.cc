@@ -185,6 +185,16 @@ int32_t DecodeRule::budget_of(int layer, int num_layers, int32_t keys) const {
   return always + first - (first - last) / (num_layers - 1) * layer;
 }
 
+Runs DecodeRule::looking(int32_t prompt_len, int32_t prefill_len) const {
+  if (by == By::kAllRows) return {{0, prefill_len}};
+  if (by != By::kAttention) return {};
+  const bool once = every == 0;
+  const int32_t first = once ? prompt_len + dense_rows : std::max(prompt_len + dense_rows, prefill_len);
+  const bool takes_all = first <= sink + recent || (top_p >= 1 && first <= budget);  // whatever is seen
+  const Run rows{std::max(0, first - queries), std::min(first, prefill_len)};
+  return rows.begin >= rows.end || (once && takes_all) ? Runs{} : Runs{rows};
+}
+
 std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
                               std::span<const std::vector<double>> scores, int32_t keys, std::span<const double> lost) {
   const size_t heads = scores.size();

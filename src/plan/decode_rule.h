@@ -10,8 +10,8 @@
 // Not here:   who looks (forward/key_chooser.h), the methods' parameters (policy/decode_methods.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -62,7 +62,10 @@ struct DecodeRule {
     return n == dense_rows || (every > 0 && n > dense_rows && (n - dense_rows) % every == 0);
   }
   // Whether a choice may take what one before it left out.
-  bool takes_back() const { return by == By::kAttention ? every > 0 : by != By::kNearest && by != By::kAllRows; }
+  bool takes_back() const {
+    const bool may_choose_once = by == By::kAttention || by == By::kRandom;
+    return may_choose_once ? every > 0 : by != By::kNearest && by != By::kAllRows;
+  }
   int32_t budget_of(int layer, int num_layers, int32_t keys) const;  // at least sink + recent
   // Whether a choice at this layer among so many keys takes all of them, whatever their scores.
   bool takes_all(int layer, int num_layers, int32_t keys) const {
@@ -73,10 +76,16 @@ struct DecodeRule {
     const int second = select < 0 ? num_layers / 2 : select;
     return second > dense_layers && layer >= second ? second : dense_layers;
   }
-  // The prompt's last rows whose queries a choice looks with.
-  int32_t looking_rows() const {
-    return by == By::kAttention ? queries : by == By::kAllRows ? std::numeric_limits<int32_t>::max() : 0;
+  // By which of the answer's rows row n chooses that is to choose: by itself. One that makes the only choice late, since
+  // its request was preempted and computes the answer so far again, makes the one that was made. Not so where that took
+  // the row's own query (kPages, kLayer) or where sums have grown since (kAllRows).
+  int32_t chooses_as(int32_t n) const {
+    const bool again = every == 0 && (by == By::kAttention || by == By::kNearest || by == By::kRandom);
+    return again ? std::min(n, dense_rows) : n;
   }
+  // Positions of a prefill whose rows a choice looks with, wherever their K and V come from. prompt_len, prefill_len: as
+  // make_key_chooser() takes them (forward/key_chooser.h).
+  Runs looking(int32_t prompt_len, int32_t prefill_len) const;
 };
 
 // The keys that each KV head of `layer` keeps of the positions [0, keys). scores: by head, of the keys; not read where

@@ -36,6 +36,35 @@ TEST(DecodeRule, ChoosesOnceOrEveryFewRows) {
   EXPECT_EQ(rows(at_once), (std::vector<int>{0}));
 }
 
+// The rows before the only choice, of the prompt alone; before the first of many, as far as the prefill has them.
+TEST(DecodeRule, TheLastRowsLook) {
+  const DecodeRule once{.budget = 40, .recent = 32, .queries = 32};
+  EXPECT_EQ(once.looking(300, 300), (Runs{{268, 300}}));
+  EXPECT_EQ(once.looking(41, 41), (Runs{{9, 41}}));
+  EXPECT_EQ(once.looking(40, 40), Runs{}) << "it takes all";
+  EXPECT_EQ(once.looking(300, 350), (Runs{{268, 300}})) << "50 tokens of its answer are computed again";
+  EXPECT_EQ((DecodeRule{.budget = 40, .queries = 32, .top_p = 0.5}).looking(20, 20), (Runs{{0, 20}}));
+  const DecodeRule later{.budget = 40, .recent = 32, .queries = 32, .dense_rows = 5};
+  EXPECT_EQ(later.looking(300, 300), (Runs{{273, 300}}));
+  EXPECT_EQ(later.looking(300, 303), (Runs{{273, 303}}));
+  EXPECT_EQ(later.looking(300, 350), (Runs{{273, 305}}));
+  const DecodeRule often{.queries = 4, .dense_rows = 16, .every = 16};
+  EXPECT_EQ(often.looking(300, 300), Runs{}) << "rows of the answer look";
+  EXPECT_EQ(often.looking(300, 314), (Runs{{312, 314}}));
+  EXPECT_EQ(often.looking(300, 350), (Runs{{346, 350}}));
+  EXPECT_EQ((DecodeRule{.by = DecodeRule::By::kAllRows}).looking(300, 350), (Runs{{0, 350}}));
+  EXPECT_EQ((DecodeRule{.by = DecodeRule::By::kPages}).looking(300, 350), Runs{});
+}
+
+TEST(DecodeRule, ALateChoiceIsTheOnlyOne) {
+  using By = DecodeRule::By;
+  for (const By by : {By::kAttention, By::kNearest, By::kRandom})
+    EXPECT_EQ((DecodeRule{.by = by, .dense_rows = 3}).chooses_as(50), 3);
+  for (const By by : {By::kPages, By::kLayer, By::kAllRows})
+    EXPECT_EQ((DecodeRule{.by = by, .dense_rows = 3}).chooses_as(50), 50);
+  EXPECT_EQ((DecodeRule{.dense_rows = 3, .every = 4}).chooses_as(50), 50);
+}
+
 TEST(DecodeRule, KeepsTheBestTheFirstAndTheLast) {
   const DecodeRule rule{.budget = 5, .sink = 1, .recent = 2};
   const Scores scores{{0, 5, 1, 4, 4, 0, 9, 9}};

@@ -1,5 +1,7 @@
 #include "plan/head_patterns.h"
 
+#include <algorithm>
+
 namespace kvilt {
 
 KeyPattern key_pattern(const HeadPattern& pattern) {
@@ -15,6 +17,9 @@ KeyPattern key_pattern(const HeadPattern& pattern) {
       out.lines.rule = LineRule::kCounts;
       out.lines.columns = pattern.columns;
       out.lines.distances = pattern.distances;
+      // The first columns and the nearest distances are of these, never more.
+      out.lines.first = std::min(out.lines.first, pattern.columns);
+      out.lines.nearest = std::min(out.lines.nearest, pattern.distances);
       break;
     case HeadPattern::Is::kBlocks:
       out.by = KeyPattern::By::kBlocks;

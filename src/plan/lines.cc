@@ -1,6 +1,7 @@
 #include "plan/lines.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -247,7 +248,8 @@ ChosenLines choose_lines(const LineSample& sample, Run rows, const LineOptions& 
 
 Lines random_lines(int32_t keys, int32_t tile, double share, uint64_t seed) {
   std::mt19937_64 rng(seed);
-  const auto most = static_cast<uint64_t>(share / 2 * 1e6);
+  const auto most =
+      static_cast<uint64_t>((1 - std::sqrt(1 - share)) * 1e6);  // a cell is in a column, a distance, or both
   Lines out{{0}, {0}, tile};
   for (int32_t at = 1; at < keys; ++at) {
     if (rng() % 1000000 < most) out.columns.push_back(at);

@@ -63,7 +63,8 @@ struct ChosenLines {
 // rows: those that will attend along the lines, which is what a line costs.
 ChosenLines choose_lines(const LineSample& sample, Run rows, const LineOptions& options);
 
-// The control: each column and each distance with the probability `share` / 2, and distance 0 and column 0.
+// The control: columns and distances drawn evenly, so many that they hold the share of the cells on average; and distance
+// 0 and column 0. share: 0 to 1, which is all.
 Lines random_lines(int32_t keys, int32_t tile, double share, uint64_t seed);
 
 // The share of the sample's attention that the lines hold.

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <random>
 #include <tuple>
+#include <utility>
+
+#include "plan/head_patterns.h"
 
 namespace kvilt {
 namespace {
@@ -216,6 +219,18 @@ TEST(Lines, ThePrintedRuleStalls) {
   EXPECT_LT(cells_by_hand(repaired.lines, {0, 128}), all * 3 / 4);
 }
 
+// A size is what it says, also below what MInference's code takes at least.
+TEST(Lines, CountsAreHeldBelowTheFirstAndNearestLines) {
+  const Matrix matrix = random_matrix(300, 4, 2, 17);
+  for (const auto& [columns, distances] : {std::pair{5, 7}, {0, 3}, {40, 120}, {29, 0}}) {
+    const KeyPattern pattern = key_pattern({.columns = columns, .distances = distances});
+    const Lines lines = choose_lines(matrix.sample(), {0, 300}, pattern.lines).lines;
+    EXPECT_EQ(std::ssize(lines.columns), columns);
+    EXPECT_EQ(std::ssize(lines.distances), std::max(1, distances)) << "a row sees itself";
+    for (int32_t i = 0; i < std::min(columns, 30); ++i) EXPECT_EQ(lines.columns[i], i);
+  }
+}
+
 TEST(Lines, RandomLinesAreAboutTheShare) {
   const kvilt::Run rows{0, 1024};
   const auto all = 1024.0 * 1025 / 2;
@@ -226,6 +241,18 @@ TEST(Lines, RandomLinesAreAboutTheShare) {
       EXPECT_NE(lines.columns, random_lines(1024, tile, share, 4).columns);
     }
   }
+}
+
+// A cell may be in a column and a distance: it counts once. So a control has as many cells as what it is compared with.
+TEST(Lines, RandomLinesHoldTheShareOnAverage) {
+  const kvilt::Run rows{0, 1024};
+  for (const double share : {0.3, 0.6, 0.9}) {
+    double cells = 0;
+    for (uint64_t seed = 1; seed <= 12; ++seed)
+      cells += static_cast<double>(cells_by_hand(random_lines(1024, 1, share, seed), rows)) / 12;
+    EXPECT_NEAR(cells / (1024.0 * 1025 / 2), share, 0.03) << "half of the share of each kind would be .28, .51, .70";
+  }
+  EXPECT_EQ(cells_by_hand(random_lines(1024, 16, 1, 1), rows), 1024 * 1025 / 2);
 }
 
 TEST(Lines, CoverageTakesBothKindsToTheShare) {

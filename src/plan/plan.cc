@@ -23,7 +23,19 @@ Runs from_below(const Stage& stage, int layer, Runs in) {
   return entry ? subtract(in, entry->rows) : std::move(in);
 }
 
+int64_t sums_of_layer(const ProbeSpec& spec, const ModelConfig& config) {
+  const int64_t rows = count(spec.rows), block = spec.block;
+  return spec.estimator == Estimator::kQueries     ? int64_t{config.H} * config.E
+         : spec.estimator == Estimator::kBlockKeys ? (rows + block - 1) / block * config.G * config.E
+                                                   : rows * kFadeSums;
+}
+
 }  // namespace
+
+int64_t probe_bytes(const ProbeSpec& spec, const ModelConfig& config) {
+  if (!per_layer_sums(spec.estimator)) return 0;
+  return std::ssize(spec.layers) * sums_of_layer(spec, config) * static_cast<int64_t>(sizeof(double));
+}
 
 Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prompt_len) {
   Probe out;
@@ -33,21 +45,21 @@ Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prom
   } else if (spec.estimator == Estimator::kWeights) {
     out.weights.resize(layers);
   } else if (per_layer_sums(spec.estimator)) {
-    const int64_t rows = count(spec.rows), block = spec.block;
-    const int64_t size = spec.estimator == Estimator::kQueries     ? int64_t{config.H} * config.E
-                         : spec.estimator == Estimator::kBlockKeys ? (rows + block - 1) / block * config.G * config.E
-                                                                   : rows * kFadeSums;
     out.sums.resize(layers);
-    for (const int layer : spec.layers) out.sums[layer].assign(static_cast<size_t>(size), 0);
+    for (const int layer : spec.layers) out.sums[layer].assign(static_cast<size_t>(sums_of_layer(spec, config)), 0);
   } else {
     out.score.assign(static_cast<size_t>(prompt_len), 0);
   }
   return out;
 }
 
+const Runs& lookers_at(const Stage& stage, int layer) {
+  static const Runs none;
+  return layer + 1 == stage.layer_end ? stage.lookers : none;
+}
+
 Runs probe_rows(const Stage& stage, int layer) {
-  Runs rows;
-  if (layer + 1 == stage.layer_end) rows = stage.lookers;
+  Runs rows = lookers_at(stage, layer);
   for (const ProbeSpec& probe : stage.probes) {
     if (looks(probe.estimator) && probe.at(layer)) rows = unite(rows, probe.rows);
   }
@@ -114,7 +126,7 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
     needed = from_below(stage, layer, band.in[i]);
   }
   // A later band starts at a cut: K and V of that layer are written already, only its output rows still run.
-  if (layer_begin > 0 && layers > 0) band.in[0] = band.out[0];
+  if (layer_begin > 0 && layers > 0) band.in[0] = unite(band.out[0], lookers_at(stage, layer_begin));
   band.rows = layers == 0 ? band.cut_rows : band.in[0];
   for (const RowEntry& entry : stage.entries) {
     if (entry.layer() > layer_begin && entry.layer() < band.layer_end) band.rows = unite(band.rows, entry.rows);

@@ -87,6 +87,8 @@ struct Probe {
 inline constexpr int kFadeSums = 3;
 // One with zeros of the right size, to which the driver adds.
 Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prompt_len);
+// What it holds by layer. A score by position is not counted: it is a thousandth of the position's KV.
+int64_t probe_bytes(const ProbeSpec& spec, const ModelConfig& config);
 
 // Which rows run the FFN (docs/design/heads.md#sparse-ffn); the others keep their residual. Rows are chosen among those
 // of a block of positions [n kFfnBlock, (n + 1) kFfnBlock), whole whatever the chunk, so that chunked = whole: in a
@@ -147,8 +149,8 @@ struct Stage {
   std::vector<RowEntry> entries;  // layers rise, and are neither 0 nor cuts
   std::optional<Carry> carry;
   std::optional<FfnRule> ffn;
-  // Written positions that attend in the last layer too, where else only the last row does: a decode rule looks with
-  // their queries. Set by sched/prefill.h.
+  // Positions that run, whatever is written of them, and attend in the last layer too, where else only the last row
+  // does: a decode rule looks with their queries. Set by sched/prefill.h.
   Runs lookers;
   // Per layer * G + KV head, 1: at placed positions the head keeps what was placed (realigned), whatever is computed.
   // Empty: none.
@@ -202,8 +204,9 @@ struct Plan {
   bool only_windows(int32_t from) const;
 };
 
-// The rows that the stage's probes name at `layer`, and in the last one its lookers.
+// The rows that the stage's probes name at `layer`, and in the last one its lookers. lookers_at(): these alone.
 Runs probe_rows(const Stage& stage, int layer);
+const Runs& lookers_at(const Stage& stage, int layer);
 
 // A stage whose write set is the same in all layers, up to layer_end.
 Stage uniform_stage(const Runs& write, int layer_end);

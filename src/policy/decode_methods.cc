@@ -69,10 +69,10 @@ void take_queries(PolicyParams& params, DecodeRule& rule) {
 void take_evict(PolicyParams& params, const std::string& name, DecodeRule& rule) {
   rule.evict = params.flag("decode_evict", false);
   if (!rule.evict || !rule.takes_back()) return;
-  const bool once = rule.by == By::kAttention;
+  const bool once = rule.by == By::kAttention || rule.by == By::kRandom;
   params.wrong(fmt::format(
       "decode_evict: '{}' may choose what it has left out before, so all keys must stay; {}evicting goes with snapkv, "
-      "pyramidkv, adakv, h2o and streamingllm",
+      "pyramidkv, adakv, h2o, streamingllm and random",
       name, once ? "with decode_every 0 it chooses once; " : ""));
 }
 

@@ -59,6 +59,7 @@ double PolicyParams::number(const std::string& names, double fallback, double lo
       error_ = fmt::format("parameter '{}' is '{}', not a number from {} to {}", name, *text, low, high);
     return fallback;
   }
+  settings_[names.substr(0, names.find(','))] = fmt::format("{}", value + 0.0);  // one zero
   return value;
 }
 
@@ -81,12 +82,14 @@ std::string PolicyParams::choice(const std::string& name, const std::string& fal
       error_ = fmt::format("parameter '{}' is '{}', not one of {}", name, *text, fmt::join(allowed, ", "));
     return fallback;
   }
-  return *text;
+  return settings_[name] = *text;
 }
 
 bool PolicyParams::flag(const std::string& name, bool fallback) {
   const std::string word = choice(name, fallback ? "yes" : "no", {"yes", "no", "true", "false"});
-  return word == "yes" || word == "true";
+  const bool yes = word == "yes" || word == "true";
+  if (settings_.contains(name)) settings_[name] = yes ? "yes" : "no";
+  return yes;
 }
 
 // kind: "head": of --head-map.
@@ -95,6 +98,7 @@ std::shared_ptr<const Map> PolicyParams::map_of(const std::map<std::string, std:
                                                 const std::string& name, const char* kind) {
   std::string taken;
   const std::string* text = take(name, taken);
+  if (text) settings_[name] = *text;
   if (const auto it = maps.find(text ? *text : PolicyFiles::kDefaultMap); it != maps.end()) return it->second;
   if (text) {
     std::vector<std::string> known;
@@ -121,6 +125,12 @@ void PolicyParams::wrong(const std::string& why) {
   if (error_.empty()) error_ = why;
 }
 
+std::string PolicyParams::settings() const {
+  std::string out;
+  for (const auto& [name, value] : settings_) out += fmt::format(":{}={}", name, value);
+  return out;
+}
+
 Status PolicyParams::finish(const std::string& policy) const {
   if (!error_.empty()) return error(Code::kInvalidArgument, "policy '{}': {}", policy, error_);
   if (!values_.empty()) {
@@ -142,6 +152,7 @@ Result<std::unique_ptr<ReusePolicy>> make_policy(const std::string& name,
     PolicyParams taken(params_of(params, false), files), answer(params_of(params, true));
     auto policy = make(taken);
     KVILT_TRY(taken.finish(name));
+    policy->set_identity(name + taken.settings());
     policy->set_decode_rule(take_decode_rule(answer));
     if (policy->decode_rule() && policy->answer_sees_less())
       answer.wrong("its answer sees what it kept; parameter 'decode' does not go with it");

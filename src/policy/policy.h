@@ -132,11 +132,17 @@ class ReusePolicy {
     return {};
   }
 
+  // Its name and the settings that were given and have an effect on what a prompt leaves, one text for each: what is
+  // reused by the same policy only is found by it. make_policy() sets it.
+  const std::string& identity() const { return identity_; }
+  void set_identity(std::string text) { identity_ = std::move(text); }
+
   // What the rows of the answer see, whatever the prefill is: make_policy() sets it (policy/decode_methods.h).
   const std::optional<DecodeRule>& decode_rule() const { return decode_rule_; }
   void set_decode_rule(std::optional<DecodeRule> rule) { decode_rule_ = rule; }
 
  private:
+  std::string identity_;
   std::optional<DecodeRule> decode_rule_;
 };
 
@@ -165,6 +171,10 @@ class PolicyParams {
   std::shared_ptr<const SparseMap> sparse_map(const std::string& name);
   bool given(const std::string& name) const { return values_.contains(name); }  // and not taken
   void wrong(const std::string& why);                                           // keeps the first
+  // What `name` was given, which was taken, changes nothing beside the others.
+  void without_effect(const std::string& name) { settings_.erase(name); }
+  // Those that were given and have an effect, each by its first name and in one spelling: ":name=value:...".
+  std::string settings() const;
   Status finish(const std::string& policy) const;  // the first error, or the first parameter that nobody took
 
  private:
@@ -175,6 +185,7 @@ class PolicyParams {
   std::map<std::string, std::string> values_;
   const PolicyFiles files_;
   std::map<std::string, std::string> used_;
+  std::map<std::string, std::string> settings_;
   std::vector<std::string> known_;
   std::string error_;
 };

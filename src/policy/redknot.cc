@@ -189,6 +189,7 @@ std::unique_ptr<ReusePolicy> make_redknot(PolicyParams& p) {
     params.restore_rows = p.integer("restore_rows", 32, 1, 256);
   }
   params.ffn = ffn_rule(p, params.seed);
+  if (params.global != "random" && !(params.ffn && params.ffn->by == FfnRule::By::kRandom)) p.without_effect("seed");
   return std::make_unique<RedKnot>(std::move(params));
 }
 

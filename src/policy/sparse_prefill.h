@@ -10,13 +10,19 @@ namespace kvilt {
 // Rows of a block that look: their weights are a float a key and row, for every KV head at once.
 inline constexpr int kMostSampled = 128;
 
-// Parameters that all of them have.
+// Whether keys are drawn, or rows that look.
+inline bool draws(const SparseRule& rule) {
+  return rule.by == SparseRule::By::kRandom || (rule.by == SparseRule::By::kSample && !rule.sample_last);
+}
+
+// Parameters that all of them have. REQUIRES: the rest of the rule is what the request wants.
 inline void take_shared(PolicyParams& p, SparseRule& rule) {
   rule.dense_layers = p.integer("dense_layers", 0, 0, 1 << 20);
   rule.pooled = p.integer("pooled", 0, 0, kSparseTile);
   if (rule.pooled > 0 && kSparseTile % rule.pooled != 0)
     p.wrong("parameter 'pooled' must be 0, 1, 2, 4, 8, 16, 32 or 64");
   rule.seed = static_cast<uint64_t>(p.integer("seed", 1, 0, 1 << 24));
+  if (!draws(rule)) p.without_effect("seed");
 }
 
 class SparsePrefill : public ReusePolicy {

@@ -73,13 +73,25 @@ void Prefill::cut_at_last_layer(int layer_begin) {
   if (const int cut = std::max(layers_there_, layer_begin + 1); cut < config_.L) cuts.push_back(cut);
 }
 
+// A rule that looks with the last rows has all of them, wherever their K and V come from: else its choice would depend
+// on what happens to be cached. One that looks with all rows leaves those of placed pieces out, where they are not
+// computed anyway: with them no piece would save anything.
+Runs Prefill::lookers() const {
+  if (!plan_.decode) return {};
+  const Runs all = plan_.decode->looking(layout_.asked_end(), plan_.prompt_len);
+  if (plan_.decode->by != DecodeRule::By::kAllRows) return all;
+  return subtract(all, subtract(layout_.reused(), stage().write_at(config_.L - 1)));
+}
+
+int64_t Prefill::looks_again() const {
+  const Stage& last = plan_.stages.back();
+  return count(subtract(last.lookers, last.write_at(config_.L - 1)));
+}
+
 void Prefill::enter_band(int layer_begin) {
   if (by_layers_) cut_at_last_layer(layer_begin);
   const bool last_stage = stage_ + 1 == plan_.stages.size();
-  if (const auto& rule = plan_.decode; last_stage && rule && rule->looking_rows() > 0) {
-    const Run last{std::max(0, plan_.prompt_len - rule->looking_rows()), plan_.prompt_len};
-    plan_.stages[stage_].lookers = intersect(Runs{last}, stage().write_at(config_.L - 1));
-  }
+  if (last_stage) plan_.stages[stage_].lookers = lookers();
   const Runs leaving = last_stage ? final_rows_ : stage().ahead > 0 ? Runs{layout_.tail()} : Runs{};
   band_ = next_band(stage(), layer_begin, config_.L, leaving);
   next_pos_ = 0;
@@ -187,6 +199,14 @@ int64_t Prefill::hidden_bytes() const {
   }
   for (const AnnexKind& kind : plan_.keep) rows += count(plan_.stages.back().write_at(kind.layer));
   return rows * config_.D * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t Prefill::probe_bytes() const {
+  int64_t bytes = 0;
+  for (const Stage& of : plan_.stages) {
+    for (const ProbeSpec& spec : of.probes) bytes += kvilt::probe_bytes(spec, config_);
+  }
+  return bytes;
 }
 
 void Prefill::start_keeping() {

@@ -40,9 +40,10 @@ class Prefill {
   };
   Writes writes() const;
   // What the rest of the plan asks for, whatever refine() chooses: pages beyond those that `kv` has now, and bytes of
-  // hidden states outside of the pool.
+  // hidden states outside of the pool. probe_bytes(): the same of what all of its probes find, which is kept to the end.
   int64_t pages_to_come(const PageTable& kv) const;
   int64_t hidden_bytes() const;
+  int64_t probe_bytes() const;
   // Whether the band's positions have their slots: false again at the start of every band.
   bool has_slots() const { return has_slots_; }
   void slots_added() { has_slots_ = true; }
@@ -111,6 +112,8 @@ class Prefill {
 
   // Of the reused positions, those that a stage wrote again at its last layer, the last one or one whose writes stand.
   Runs recomputed() const;
+  // Rows that run only for a decode rule to look with their queries: their K and V are there.
+  int64_t looks_again() const;
   // Of the reused positions' keys, all layers together, the share that the answer's rows see.
   double kept_share() const;
 
@@ -118,6 +121,7 @@ class Prefill {
   std::optional<Run> group_of(int32_t pos) const;
   Run whole_groups(Run chunk) const;
   const Runs& entering() const { return band_.rows; }
+  Runs lookers() const;
   void enter_stage(size_t stage);
   void enter_band(int layer_begin);
   void cut_at_last_layer(int layer_begin);

@@ -12,6 +12,8 @@
 namespace kvilt {
 namespace {
 
+using Params = std::map<std::string, std::string>;
+
 ModelConfig config_of(int L) {
   ModelConfig config;
   config.L = L;
@@ -216,6 +218,57 @@ TEST(Prefill, WritesNameTheBandsLayersOnly) {
   EXPECT_LT(count(at(after, 4)), 35);
 }
 
+// A decode rule's last rows run wherever their K and V come from, and write nothing that is there.
+TEST(Prefill, TheRowsThatADecodeRuleLooksWithRun) {
+  const ModelConfig config = config_of(5);
+  const auto with = [](const std::string& name, Params params) {
+    params.insert({{"decode", "snapkv"}, {"decode_budget", "40"}});
+    return std::move(make_policy(name, params)).value();
+  };
+  struct Case {
+    std::string name;
+    PromptLayout layout;
+    Runs run, written;
+  };
+  const Case cases[] = {
+      {"prefix", {80, 79, {}}, {{48, 80}}, {{79, 80}}},
+      {"prefix", {80, 60, {}}, {{48, 80}}, {{60, 80}}},
+      {"prefix", {80, 30, {}}, {{30, 80}}, {{30, 80}}},
+      {"naive", {80, 0, {{20, 80}}}, {{0, 20}, {48, 80}}, {{0, 20}, {79, 80}}},
+      {"prefix", {40, 39, {}}, {{39, 40}}, {{39, 40}}},                // all keys are taken
+      {"prefix", {90, 84, {}, 80}, {{48, 80}, {84, 90}}, {{84, 90}}},  // of its prompt, which ends at 80
+  };
+  for (const Case& of : cases) {
+    SCOPED_TRACE(of.name + std::to_string(of.layout.prompt_len) + ' ' + std::to_string(of.layout.prefix));
+    const auto policy = with(of.name, {});
+    for (const int rows : {5, 1000}) {
+      Prefill prefill(*policy, of.layout, config);
+      EXPECT_EQ(prefill.band().rows, of.run);
+      EXPECT_EQ(prefill.stage().write_at(4), of.written);
+      EXPECT_EQ(prefill.looks_again(), count(subtract(prefill.stage().lookers, of.written)));
+      EXPECT_LE(prefill.settled(), std::max(of.layout.prefix, 0));
+      EXPECT_EQ(drive(prefill, rows).size(), 1u);
+    }
+    EXPECT_EQ(Prefill(*std::move(make_policy(of.name, {})).value(), of.layout, config).band().rows, of.written);
+  }
+  // A cut right below the last layer: behind it they look as well.
+  const auto cut = with("cacheblend", {{"check_layer", "4"}, {"r", "0"}});
+  Prefill prefill(*cut, {200, 0, {{20, 190}}}, config);
+  prefill.advance(prefill.next_chunk(1000));
+  EXPECT_EQ(prefill.band().layer_begin, 4);
+  EXPECT_EQ(prefill.band().in[0], (Runs{{168, 200}}));
+  EXPECT_EQ(prefill.band().out[0], (Runs{{199, 200}}));
+}
+
+// All rows of what is exact; of placed pieces those that run anyway.
+TEST(Prefill, ARuleOfAllRowsLooksBehindAPrefix) {
+  const ModelConfig config = config_of(5);
+  const Params h2o = {{"decode", "h2o"}, {"decode_budget", "40"}};
+  EXPECT_EQ(Prefill(*std::move(make_policy("prefix", h2o)).value(), {80, 79, {}}, config).band().rows, (Runs{{0, 80}}));
+  EXPECT_EQ(Prefill(*std::move(make_policy("naive", h2o)).value(), {80, 10, {{20, 70}}}, config).band().rows,
+            (Runs{{0, 20}, {70, 80}}));
+}
+
 // What is left falls to nothing; where refine() has yet to choose, it is about what will be chosen.
 TEST(Prefill, RowsLeftAreWhatIsStillToRun) {
   const ModelConfig config = config_of(5);
@@ -244,6 +297,24 @@ TEST(Prefill, HiddenStatesOfACutCount) {
   config.D = 8;
   EXPECT_EQ(Prefill(*sparsex("all"), kLayout, config).hidden_bytes(), 35 * 8 * 4);
   EXPECT_EQ(Prefill(*sparsex("catchup"), kLayout, config).hidden_bytes(), 0) << "its first stage ends at the cut";
+}
+
+// What probes find by layer is memory that the request holds until its prefill ends.
+TEST(Prefill, WhatProbesFindByLayerCounts) {
+  ModelConfig config = config_of(6);
+  config.H = 4, config.E = 8;
+  const auto samkv = std::move(make_policy("samkv", {{"block", "8"}, {"stable_begin", "0"}})).value();
+  Prefill prefill(*samkv, {400, 0, {{10, 200}, {200, 380}}}, config);
+  int64_t bytes = 0;
+  for (const Stage& stage : prefill.plan().stages) {
+    for (const ProbeSpec& spec : stage.probes) {
+      for (const auto& sums : empty_probe(spec, config, 400).sums) bytes += std::ssize(sums) * 8;
+    }
+  }
+  EXPECT_EQ(prefill.probe_bytes(), bytes);
+  EXPECT_GT(bytes, 1000) << "power";
+  const auto mend = std::move(make_policy("mend", {})).value();
+  EXPECT_EQ(Prefill(*mend, kLayout, config).probe_bytes(), 0);
 }
 
 // The most that any stage needs, before the first has begun.
