@@ -33,7 +33,7 @@ struct EvalOptions {
   std::string policies = "full,naive,sparsex";
   std::vector<std::string> pairs;
   int answer_tokens = 24, prompt_rows = 0, before = 0, season = 0;
-  bool recovered_mass = false, settle = false;
+  bool recovered_mass = false, settle = false, turns = false;
   double max_minutes = 0;
   uint64_t seed = 1;
   bool fresh = false;
@@ -130,6 +130,7 @@ JournalSetup journal_setup(const EvalOptions& o, const ModelInfo& info) {
   was("recovered_mass", o.recovered_mass, false);
   was("before", o.before, 0);
   was("settle", o.settle, false);
+  was("turns", o.turns, false);
   was("warm_as", o.warm_as, "prefix");
   was("season", o.season, 0);
   was("season_with", o.season > 0 ? o.season_with : "related", "related");
@@ -195,8 +196,11 @@ void eval_cases(const EvalOptions& o, int argc, char** argv) {
                        60 * o.max_minutes,
                        o.before,
                        o.settle,
+                       o.turns,
                        {o.season, value_or_fail(parse_season_with(o.season_with))}};
   if (o.answer_tokens < 1) fail("--answer-tokens must be at least 1");
+  if (o.turns && (o.before > 0 || o.season > 0 || o.warm != "system"))
+    fail("--turns: the cache holds what each policy leaves of a dialogue; leave --before, --season and --warm out");
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
   auto sources = sources_of(*engine, o.from);
@@ -265,6 +269,9 @@ void add_eval(Program& program) {
       "measure the share of full attention that rows saw (held_mass, decode_held_mass); times are longer then");
   app.add_flag("--settle", o->settle,
                "ask each policy once before it is measured: what it stores about documents (samkv) is there then");
+  app.add_flag(
+      "--turns", o->turns,
+      "of dialogues: ask each policy the turns before the last one by one, so that it goes on from its own KV");
   app.add_option("--seed", o->seed, "of the order in which policies run, and of --warm context").show_default();
   app.add_option(
          "--before", o->before,

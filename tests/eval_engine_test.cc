@@ -174,6 +174,39 @@ TEST(Eval, WhatIsAskedBeforeTheCaseServesItsPolicyOnly) {
   EXPECT_TRUE(changed) << "power: it finds what it was asked before";
 }
 
+// The turns before the last are asked under the policy itself: it goes on from what it left of them, and from nothing
+// that another policy did.
+TEST(Eval, TurnsGoOnFromTheDialogueSoFar) {
+  auto engine = open_probe();
+  const auto said = [](int n, uint32_t seed) { return std::vector<CasePart>{{.text = "", .ids = tokens(n, seed)}}; };
+  EvalCase dialogue;
+  dialogue.suite = "dialogue";
+  dialogue.id = "1";
+  dialogue.chat = false;
+  dialogue.turns = {{"user", said(80, 1)},
+                    {"assistant", said(10, 2)},
+                    {"user", said(60, 3)},
+                    {"assistant", said(12, 4)},
+                    {"user", said(70, 5)}};
+  const std::vector<CaseSource> cases{{"dialogue", "1", [=] { return Result<EvalCase>(dialogue); }}};
+  const std::string sparse = "loopserve:alpha=0.5:rows=8", few = "prefix:decode=snapkv:decode_budget=20";
+  std::map<bool, std::map<std::string, CaseResult>> out;
+  for (const bool turns : {false, true}) {
+    RunOptions options;
+    options.turns = turns;
+    const auto ran = run(*engine, cases, policies({sparse, "prefix", few}), options);
+    for (const CaseResult& r : ran.journal.results()) out[turns][r.policy] = r;
+  }
+  for (const char* policy : {"full", "prefix"}) {
+    EXPECT_EQ(out[true].at(policy).kl_answer, 0) << policy;
+    EXPECT_EQ(out[true].at(policy).prefix, policy == std::string("full") ? 0 : 80 + 10 + 60 + 12 - 1);
+  }
+  EXPECT_EQ(out[true].at(sparse).prefix, 80 + 10 + 60 + 12 - 1) << "its chain";
+  EXPECT_EQ(out[true].at(few).prefix, 80 + 10 + 60) << "the answer's rows saw few keys: nobody goes on from them";
+  EXPECT_LT(out[true].at("prefix").flops_ratio, 0.6);
+  for (const auto& [policy, result] : out[false]) EXPECT_EQ(result.prefix, 0) << "power: " << policy;
+}
+
 // Regime b's states are kept by a request of its own: warmed as prefix, everything is computed in full.
 TEST(Eval, WhoWarmsMatters) {
   auto engine = open_probe();

@@ -50,6 +50,10 @@ class CaseRun {
 
   Result<CaseResult> measure(const PolicySpec& policy) {
     if (asked_before_) KVILT_TRY(warm());
+    if (options_.turns) {
+      asked_before_ = true;
+      KVILT_TRY(ask_turns(policy.choice));
+    }
     if (asks_before(policy, options_)) {
       asked_before_ = true;
       for (int i = 0; i < options_.before; ++i) KVILT_TRY(ask_otherwise(policy.choice, i));
@@ -97,6 +101,12 @@ class CaseRun {
     asked_before_ = false;
     before_ = {};  // it changes now
     engine_.clear_cache();
+    if (!options_.turns) KVILT_TRY(warm_pieces());
+    before_ = engine_.stats();
+    return {};
+  }
+
+  Status warm_pieces() {
     KVILT_ASSIGN(auto past, warm_requests(engine_, case_, prompt_, options_.warm, options_.seed));
     for (PastRequest& before : past) {
       Request request;
@@ -108,6 +118,37 @@ class CaseRun {
     }
     KVILT_ASSIGN(auto seasons, season_requests(engine_, case_, prompt_, seasoning_, others_));
     for (Request& request : seasons) KVILT_TRY(checked(ask(engine_, std::move(request))));
+    return {};
+  }
+
+  Result<std::vector<int32_t>> ids_of(const CaseTurn& turn) const {
+    std::vector<int32_t> out;
+    for (const CasePart& part : turn.parts) {
+      std::vector<int32_t> ids = part.ids;
+      if (ids.empty()) {
+        KVILT_ASSIGN(ids, engine_.tokenize(part.text, false, false));
+      }
+      out.insert(out.end(), ids.begin(), ids.end());
+    }
+    return out;
+  }
+
+  // The dialogue so far.
+  Status ask_turns(const PolicyChoice& policy) {
+    before_ = {};  // the cache changes now
+    for (size_t i = 0; i + 1 < case_.turns.size(); ++i) {
+      if (case_.turns[i].role != "user" || case_.turns[i + 1].role != "assistant") continue;
+      EvalCase so_far = case_;
+      so_far.turns.resize(i + 1);
+      so_far.lead.clear();
+      so_far.begun.clear();
+      Request request;
+      KVILT_ASSIGN(request.prompt, case_prompt(engine_, so_far));
+      request.policy = policy;
+      KVILT_ASSIGN(request.evaluation.forced, ids_of(case_.turns[i + 1]));
+      request.sampling.max_tokens = static_cast<int>(request.evaluation.forced.size());
+      KVILT_TRY(checked(ask(engine_, std::move(request))));
+    }
     before_ = engine_.stats();
     return {};
   }

@@ -76,6 +76,9 @@ struct RunOptions {
   int before = 0;
   // Each policy is asked once before it is measured, so that what it stores about documents is there (samkv).
   bool settle = false;
+  // Of a dialogue: before each policy is measured on the last turn, it is asked the turns before that, one by one, and
+  // answers as the case has it; what it leaves of them is its cache. Nothing else is warmed.
+  bool turns = false;
   Seasoning seasoning = {};  // pieces have so many contexts before the case is asked; its seed is a case's own
 };
 
