@@ -519,10 +519,17 @@ TEST_P(SelectedKeysTest, AnAnswerThatStartsAgainChoosesAtOnce) {
   for (const int32_t pos : {90, 104, 109}) EXPECT_FALSE(again.chooses_at({0, pos})) << "rows of the prefill see all";
   EXPECT_TRUE(first.chooses_at({0, 104}));
   EXPECT_TRUE(again.chooses_at({0, 110}));
-  EXPECT_TRUE(again.wants(109));
-  EXPECT_FALSE(again.wants(101));
-  EXPECT_TRUE(first.wants(103));
-  EXPECT_FALSE(first.wants(104)) << "no choice comes after it";
+  for (SelectedKeys* keys : {&first, &again}) {  // the only choice looks with the rows that it looked with
+    EXPECT_TRUE(keys->wants(103));
+    EXPECT_FALSE(keys->wants(104)) << "no choice comes after it";
+    EXPECT_FALSE(keys->wants(109));
+    EXPECT_FALSE(keys->wants(103 - kQueries));
+  }
+  const DecodeRule often{.budget = kBudget, .queries = kQueries, .dense_rows = 4, .every = 4};
+  SelectedKeys anew(often, c, 100, 110);  // who chooses again and again looks with the last rows
+  EXPECT_TRUE(anew.chooses_at({0, 110}));
+  EXPECT_TRUE(anew.wants(109));
+  EXPECT_FALSE(anew.wants(109 - kQueries));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SelectedKeysTest, testing::Values("reference", "auto"));
