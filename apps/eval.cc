@@ -199,8 +199,10 @@ void eval_cases(const EvalOptions& o, int argc, char** argv) {
                        o.turns,
                        {o.season, value_or_fail(parse_season_with(o.season_with))}};
   if (o.answer_tokens < 1) fail("--answer-tokens must be at least 1");
-  if (o.turns && (o.before > 0 || o.season > 0 || o.warm != "system"))
-    fail("--turns: the cache holds what each policy leaves of a dialogue; leave --before, --season and --warm out");
+  if (o.turns && (o.before > 0 || o.season > 0 || o.warm != "system" || o.warm_as != "prefix"))
+    fail(
+        "--turns: the cache holds what each policy leaves of a dialogue; leave --before, --season, --warm and "
+        "--warm-as out");
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
   auto sources = sources_of(*engine, o.from);

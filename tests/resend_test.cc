@@ -154,15 +154,18 @@ TEST(Resend, ThePaceIsOfWhatTheLastTryComputed) {
   auto engine = warmed(15);
   const Tries one = tries(*engine, asking("auto", 90), {});
   const PromptUsage& alone = one.answer.completion.usage;
-  EXPECT_EQ(computed_since_first_step(alone), alone.fresh + alone.recomputed);
+  EXPECT_EQ(computed_since_first_step(alone, 0), alone.fresh + alone.recomputed);
   for (uint32_t seed = 60; seed < 64; ++seed) {
     Beside beside(*engine);
     beside.give_up(asking("auto", seed), alone.steps * 3 / 4);
     const PromptUsage usage = beside.usage_of(asking("auto", seed));
     EXPECT_GT(usage.joined, 0) << "power: it goes on from the try before";
-    EXPECT_LE(computed_since_first_step(usage), usage.prompt - usage.joined);
-    EXPECT_LE(computed_since_first_step(usage), kChunk * (usage.steps + 1) - usage.joined);
+    EXPECT_LE(computed_since_first_step(usage, 0), usage.prompt - usage.joined);
+    EXPECT_LE(computed_since_first_step(usage, 0), kChunk * (usage.steps + 1) - usage.joined);
   }
+  PromptUsage looking;  // 19,500 of 20,000 rows that look were taken over
+  looking.fresh = 1, looking.joined = 19'500;
+  EXPECT_EQ(computed_since_first_step(looking, 20'000), 501);
 }
 
 // Power: without it, an approximate prompt is computed again from its beginning. What is exact is kept in the cache.

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -39,7 +40,7 @@ class AskCounter {
     const AskCounter& counter_;
     const std::span<const int32_t> prompt_;
     std::vector<std::pair<size_t, Digest>> beginnings_;
-    std::vector<Digest> counted_;
+    std::unordered_set<Digest, DigestHash> counted_;
   };
 
   // often: so many times.
@@ -85,8 +86,7 @@ class AskCounter {
   }
   // Whether the prompt goes on from one that was counted, or holds the document twice. If not, it is known from now on.
   bool has_asked(const Digest& key, Count& count, Asker& by) const {
-    if (std::ranges::find(by.counted_, key) != by.counted_.end()) return true;
-    by.counted_.push_back(key);
+    if (!by.counted_.insert(key).second) return true;
     const auto goes_on = [&](const Earlier& from) {
       return from.tokens < by.prompt_.size() && from.end == end_of_prompt(by.prompt_.first(from.tokens)) &&
              from.all == by.beginning(from.tokens);

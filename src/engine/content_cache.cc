@@ -179,8 +179,10 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   const Search search{prompt, layout.prefix, ranges, clean, domains, wanted, found.cost};
   if (wanted.pieces) pieces = find_pieces(search);
   if (wanted.pieces && wanted.near > 0 && !wanted.clean_only) {
-    index_.keep_near();
-    index_.near_more(kNearTokens);
+    if (!index_.keeps_near()) {
+      index_.keep_near();
+      index_.near_more(kNearTokens);  // the newest; the others come between steps
+    }
     found.near = add_near(search, pieces);
     layout.near = static_cast<int32_t>(count(found.near));
   }

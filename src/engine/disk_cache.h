@@ -312,6 +312,7 @@ class DiskCache {
   int64_t tokens_hashed_ = 0, forgotten_ = 0;
   bool short_of_room_ = false;  // of the last one that was to be stored something had no room
   SpacedWarning not_read_{"cached KV is computed instead of read"};
+  SpacedWarning hangs_{"the disk of the cache hangs"};
   SpacedWarning not_kept_{"what is cached is not kept"};
   SpacedWarning annex_lost_{"what is known of cached KV is found out anew"};
   PrefillPace pace_;

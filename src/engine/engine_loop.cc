@@ -93,7 +93,7 @@ void EngineLoop::run() {
     if (scheduler_.idle() || waits || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
       const auto called = [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); };
-      if ((waits || scheduler_.idle()) && !parts_.cache->near_waits()) {
+      if ((waits || scheduler_.idle()) && !near_goes_on()) {
         if (const auto at = waits ? patience_ends() : idle_work_at()) {
           wake_.wait_for(lock, *at - Clock::now(), called);
         } else {
@@ -114,7 +114,7 @@ void EngineLoop::run() {
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
     bool worked = true;
     unless_memory_ends([&] { worked = step(); });
-    unless_memory_ends([&] { parts_.cache->near_more(); });
+    if (near_goes_on()) near_more();
     waits = !worked && !scheduler_.idle() && reads() && (scheduler_.running().empty() || scheduler_.waits_for_layers());
     unless_memory_ends([this] { update_stats(); });
   }
@@ -534,6 +534,15 @@ Status EngineLoop::room_to_profile(size_t tokens, int64_t pages) {
   if (make_room(pages)) return {};
   return error(Code::kExhausted, "profiling {} tokens needs {} free KV pages; start with a larger --kv-bytes", tokens,
                pages);
+}
+
+// Where memory ends it rests for a second.
+void EngineLoop::near_more() {
+  try {
+    parts_.cache->near_more();
+  } catch (const std::bad_alloc&) {
+    near_from_ = Clock::now() + std::chrono::seconds(1);
+  }
 }
 
 // The next part of all that is cached, for those who hear of it.

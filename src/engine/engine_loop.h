@@ -133,6 +133,9 @@ class EngineLoop {
   void join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> next);
   bool make_room_of_lingering(int64_t pages, OwnerId wanted_by);
   bool make_room(int64_t pages, OwnerId wanted_by = 0);
+  // Parts of the index of near duplicates are left (ContentIndex::near_more).
+  bool near_goes_on() const { return parts_.cache->near_waits() && Clock::now() >= near_from_; }
+  void near_more();
   void retell(bool start);
   void update_stats();
   bool make_room_beside(int64_t pages, OwnerId wanted_by);
@@ -160,6 +163,7 @@ class EngineLoop {
   const std::array<IdleWork*, 3> idle_work_{&auditor_, &copier_, &seasoner_};  // who is asked first
   IdleWork* idle_now_ = nullptr;                                               // whose sequence runs
   Clock::time_point idle_from_;                                                // idle work may begin
+  Clock::time_point near_from_;                                                // near_more() may go on
   Lingering lingering_;                                                        // but for the one that goes on
   RequestId going_on_ = 0;                                                     // which the scheduler has, alone
   Clock::time_point going_on_until_;

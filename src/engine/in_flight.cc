@@ -96,7 +96,7 @@ bool InFlight::worth_waiting(Sequence& s, std::span<const std::unique_ptr<Sequen
   };
   for (const Sequence* other : others) {
     if (!s.policy->wants_prefix()) break;
-    const bool same = own.rows_left() > 1 && same_question(s, *other);
+    const bool same = layout.after_prefix().size() > 1 && same_question(s, *other);  // rows that look need no KV
     if (same || worth({{0, common_exact(s, *other)}})) return wait_for({&other, 1});
   }
   if (!s.policy->wants_pieces()) return false;

@@ -89,7 +89,7 @@ void DiskCache::read_layers(const std::shared_ptr<Loading>& loading) {
   }
   count();
   if (done.ok()) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(loading->bytes);
-  say([this, loading, damaged, done] { layers_came(loading, damaged, done); });
+  say([this, loading, damaged, done = std::move(done)] { layers_came(loading, damaged, done); });
 }
 
 // Of all chunks of all parts, and tells of it. kUnavailable: nobody wants them any more. of: the part that could not be
@@ -112,7 +112,7 @@ Status DiskCache::read_layers(const std::shared_ptr<Loading>& loading, Run layer
     layers.begin == 0 ? hooks_.post(came) : hooks_.post_unheard(came);  // who waits may start with the first
     return {};
   } catch (const std::bad_alloc&) {
-    return Error{Code::kExhausted, "no memory is left to read a cached piece"};
+    return Error{Code::kExhausted, "no memory left"};  // short: it takes none
   }
 }
 
@@ -149,7 +149,10 @@ void DiskCache::layers_came(const std::shared_ptr<Loading>& loading, const Part*
   }
   if (!done.ok()) {
     fetch.coming.broken = true;
-    if (damaged && done.error().code != Code::kUnavailable) refuse(*damaged, done.error());
+    try {
+      if (damaged && done.error().code != Code::kUnavailable) refuse(*damaged, done.error());
+    } catch (const std::bad_alloc&) {  // whoever reads it next refuses it
+    }
   }
   fetch.coming.parts.clear();
   finished(loading);

@@ -96,8 +96,8 @@ void take_over(Sequence& left, Sequence& next) {
   next.tokens.reserve(static_cast<size_t>(next.max_len));
 }
 
-int64_t computed_since_first_step(const PromptUsage& usage) {
-  return std::max<int64_t>(0, int64_t{usage.fresh} + usage.recomputed - usage.joined);
+int64_t computed_since_first_step(const PromptUsage& usage, int64_t looked_again) {
+  return std::max<int64_t>(0, int64_t{usage.fresh} + usage.recomputed + looked_again - usage.joined);
 }
 
 }  // namespace kvilt

@@ -59,7 +59,7 @@ bool same_prefill(const Sequence& left, const Sequence& next);
 void take_over(Sequence& left, Sequence& next);
 
 // Tokens that were computed between a request's own first step and its first token: what it took over was computed
-// before that.
-int64_t computed_since_first_step(const PromptUsage& usage);
+// before that. looked_again: rows of cached tokens that ran too.
+int64_t computed_since_first_step(const PromptUsage& usage, int64_t looked_again);
 
 }  // namespace kvilt

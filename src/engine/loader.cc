@@ -385,7 +385,7 @@ bool DiskCache::give_up_late() {
 // into coming pages only under the mutex that says whether they are gone: so they are free now.
 void DiskCache::drop(const std::shared_ptr<Loading>& loading) {
   loading->fetch->left = true;
-  if (stats_.late < 10) spdlog::warn("the disk of the cache hangs: what was read from it is computed instead");
+  hangs_.warn("what was read from it is computed instead");
   if (layered_ == loading) {
     drop_layered(true);
   } else if (const auto given = std::exchange(arriving_, nullptr)) {  // of it, or of one before it, which is as late

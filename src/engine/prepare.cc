@@ -10,6 +10,12 @@
 namespace kvilt {
 namespace {
 
+// Rows of an exact prefix run all the same then, so that waiting for it saves next to nothing.
+bool looks_with_all(const Sequence& s) {
+  const std::optional<DecodeRule>& rule = s.policy->decode_rule();
+  return rule && rule->by == DecodeRule::By::kAllRows;
+}
+
 // A policy in the words of PeerAsk.
 std::vector<std::string> method_of(const PolicyChoice& policy) {
   std::vector<std::string> out{policy.name};
@@ -130,6 +136,7 @@ void Preparer::start(Sequence& s) const {
 // not be all of its own.
 bool Preparer::waits_for_disk(Sequence& s, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const {
   constexpr int kMostFetches = 2;
+  if (looks_with_all(s)) return false;
   const auto of_stores = std::ssize(s.fetches) - (s.asked_peer ? 1 : 0);
   if (of_stores >= kMostFetches || (!s.fetches.empty() && s.fetches.back()->late)) return false;
   const auto uses = [&](const PromptLayout& layout) { return s.policy->uses(layout, parts_.model->config()); };
@@ -150,7 +157,7 @@ bool Preparer::waits_for_disk(Sequence& s, const ContentCache::Wanted& wanted, c
 // approximately, and what rows do that see few keys otherwise, is this server's.
 bool Preparer::waits_for_peer(Sequence& s, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const {
   if (!parts_.peer || s.asked_peer || s.idle_work || !wanted.prefix || wanted.make_clean) return false;
-  if (!s.request.publish) return false;  // what comes is cached, here and there
+  if (!s.request.publish || looks_with_all(s)) return false;  // what comes is cached, here and there
   const ModelConfig& config = parts_.model->config();
   if (!found.layout.pieces.empty() && s.policy->uses(found.layout, config)) return false;
   PromptLayout exact;

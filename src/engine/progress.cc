@@ -194,7 +194,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
   if (first) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
-    const int64_t computed = computed_since_first_step(s.usage) + looked_again;
+    const int64_t computed = computed_since_first_step(s.usage, looked_again);
     if (!now.ran_ahead)
       parts_.each_source([&](auto& source) { source.computed(computed, seconds(s.first_step, s.first_token)); });
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;

@@ -50,16 +50,18 @@ bool Seasoner::waits(const Digest& key) const {
 std::unique_ptr<Sequence> Seasoner::start() {
   CHECK(!now_ && !waiting_.empty());
   Set& set = now_.emplace(waiting_.pop());
+  pace_.begin();  // what ends it, wherever memory ends, ends this too
   if (set.passes.empty()) {
     std::mt19937_64 rng(rng_());
     const std::vector<size_t> order = set.orders->draw(set.orders->as_they_came(), rng);
+    auto passes = std::exchange(set.passes, {});
     for (const SeasonSet& one : season_sets(set.documents, order, season_.context))
-      set.passes.push_back(season_prompt(set.documents, one));
+      passes.push_back(season_prompt(set.documents, one));
+    set.passes = std::move(passes);
   }
   auto s = sequence(set.passes.back(), "full", set.domains, set.owner);
   s->request.publish = false;
   s->request.season = true;
-  pace_.begin();
   return s;
 }
 

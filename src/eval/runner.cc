@@ -136,8 +136,10 @@ class CaseRun {
   // The dialogue so far.
   Status ask_turns(const PolicyChoice& policy) {
     before_ = {};  // the cache changes now
+    bool asked = false;
     for (size_t i = 0; i + 1 < case_.turns.size(); ++i) {
       if (case_.turns[i].role != "user" || case_.turns[i + 1].role != "assistant") continue;
+      asked = true;
       EvalCase so_far = case_;
       so_far.turns.resize(i + 1);
       so_far.lead.clear();
@@ -149,6 +151,8 @@ class CaseRun {
       request.sampling.max_tokens = static_cast<int>(request.evaluation.forced.size());
       KVILT_TRY(checked(ask(engine_, std::move(request))));
     }
+    if (!asked)
+      return error(Code::kInvalidArgument, "--turns: this case is no dialogue: it has no turn before the last");
     before_ = engine_.stats();
     return {};
   }

@@ -156,6 +156,10 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarPar
   const auto patience = std::chrono::duration<double>(limits_.seconds);
   if (!turns_.try_acquire_for(std::chrono::duration_cast<std::chrono::milliseconds>(patience)))
     return error(Code::kExhausted, "too many constraints are compiled at once; try again");
+  struct Turn {
+    ~Turn() { of.release(); }
+    std::counting_semaphore<kAtOnce>& of;
+  } turn{turns_};
   std::optional<Result<std::shared_ptr<const Grammar>>> out;
   if (auto found = cache_.find(text)) {  // whoever was before us has compiled it
     out = std::move(found);
@@ -169,7 +173,6 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarPar
              })) {
     out = error(Code::kExhausted, "the system refused a thread to compile a constraint; try again");
   }
-  turns_.release();
   if (!out) throw std::bad_alloc();  // here, where it is caught
   if (out->ok()) cache_.keep(text, out->value(), text.size() + out->value()->compiled.MemorySizeBytes());
   return std::move(*out);

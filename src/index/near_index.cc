@@ -114,7 +114,12 @@ void NearIndex::each_minimum(std::span<const int32_t> ids, const Digest& domain,
 void NearIndex::insert(SegmentTable& segments, uint32_t slot, const Digest& domain, Age age) {
   SegmentRecord& segment = segments[slot];
   if (std::exchange(segment.near.there, true)) return;
-  add(segment.info.tokens, domain, age, slot, segment.near.nodes);
+  try {
+    add(segment.info.tokens, domain, age, slot, segment.near.nodes);
+  } catch (...) {  // memory ended: none of it is there
+    erase(segments, slot, domain);
+    throw;
+  }
 }
 
 void NearIndex::add(std::span<const int32_t> ids, const Digest& domain, Age age, uint32_t slot,

@@ -128,6 +128,8 @@ Status AnswerQueue::submit_all(std::vector<Request> requests) {
     several.push_back({std::move(requests[i]),
                        std::make_shared<Sink>(queue_, size() + static_cast<int>(i), account_, std::move(places[i]))});
   }
+  ids_.reserve(ids_.size() + requests.size());  // nothing may fail behind their beginning
+  done_.reserve(ids_.size() + requests.size());
   KVILT_ASSIGN(const std::vector<RequestId> ids, account_.engine->submit_all(std::move(several)));
   ids_.insert(ids_.end(), ids.begin(), ids.end());
   done_.resize(ids_.size(), false);

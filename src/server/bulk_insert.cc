@@ -290,7 +290,7 @@ Bulk::End Bulk::compute(const Tell& tell) {
     while (next < stored_.size() && next < over_ + at_once && begin(next, answer)) ++next;
     auto event = answer.next(AnswerQueue::kLook);
     if (gone()) return End::kGone;
-    if (service_.stopping()) return fail({503, "the server is shutting down", "", "unavailable"});
+    if (service_.ending()) return fail({503, "the server is shutting down", "", "unavailable"});
     if (event && event->end) ended(stored_[of_choice_[static_cast<size_t>(event->choice)]], *event->end);
     if (!tell(event && event->end ? sse_event(progress()) : std::string())) return End::kGone;
   }

@@ -225,17 +225,19 @@ ssize_t Connection::read(char* data, size_t size) {
   return got;
 }
 
-// Until the socket, which is full, takes something. What it took between two times at which it was full, the client
-// took: so each write_s of waiting shows how fast the client reads, however small the writes are.
+// Until the socket, which is full, may take something. What it took between two times at which it was full, the client
+// took: so each write_s of waiting shows how fast the client reads, however small the writes are. It is tried again after
+// kSlice in any case: the system calls a socket writable when a third of its buffer is free, which may be a megabyte.
 bool Connection::wait_to_write(Clock::time_point deadline) {
   const Clock::duration window = duration_of(limits_.write_s);
   if (blocked_ == Clock::duration::zero()) taken_ = 0;
-  const Clock::time_point begin = Clock::now();
-  const bool writable = wait(POLLOUT, std::min(deadline, begin + window - blocked_), &write_guard_);
-  blocked_ += Clock::now() - begin;
-  if (window - blocked_ > kTick) return writable;
+  const Clock::time_point begin = Clock::now(), look = begin + std::min<Clock::duration>(kSlice, window - blocked_);
+  const bool writable = wait(POLLOUT, std::min(deadline, look), &write_guard_);
+  const Clock::time_point now = Clock::now();
+  blocked_ += now - begin;
+  if (window - blocked_ > kTick) return writable || (now >= look && now < deadline);
   blocked_ = Clock::duration::zero();
-  return taken_ >= limits_.write_floor_bytes && Clock::now() < deadline;
+  return taken_ >= limits_.write_floor_bytes && now < deadline;
 }
 
 ssize_t Connection::write(const char* data, size_t size) {

@@ -47,8 +47,7 @@ class SlowReader : public testing::Test {
  protected:
   SlowReader() {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets_), 0);
-    const int small = 4096;
-    ::setsockopt(sockets_[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    buffer(4096);
     thread_ = std::thread([this] { read(); });
   }
   ~SlowReader() override {
@@ -57,10 +56,11 @@ class SlowReader : public testing::Test {
     for (const int socket : sockets_) ::close(socket);
   }
 
+  void buffer(int bytes) { ::setsockopt(sockets_[0], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes); }
   // How many writes of 1 KiB it takes, of these.
-  int taken(int writes, size_t floor) {
+  int taken(int writes, size_t floor, double seconds = 1) {
     ConnectionLimits limits;
-    limits.write_s = 1;
+    limits.write_s = seconds;
     limits.write_floor_bytes = floor;
     Connection connection(sockets_[0], limits, stop_, stop_);
     const std::string block(1024, 'x');
@@ -90,6 +90,12 @@ class SlowReader : public testing::Test {
 TEST_F(SlowReader, IsClosedBelowTheFloor) { EXPECT_LT(taken(3000, 1 << 20), 3000); }
 
 TEST_F(SlowReader, GoesOnAboveIt) { EXPECT_EQ(taken(600, 1), 600) << "for some seconds"; }
+
+// The system calls a socket writable again when most of its buffer is free. A large one takes longer to get there.
+TEST_F(SlowReader, GoesOnWhereTheBufferIsLarge) {
+  buffer(1 << 20);
+  EXPECT_EQ(taken(600, 1, 0.25), 600);
+}
 
 }  // namespace
 }  // namespace kvilt::server

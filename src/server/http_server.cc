@@ -219,15 +219,23 @@ void HttpServer::serve_to_end(int sock) {
   ::close(sock);
 }
 
+// give_way: of a connection that is only kept for later, which counts as idle meanwhile; null for a new one.
+Connection::Head HttpServer::read_head(Connection& connection, const std::function<bool()>& give_way) {
+  if (!give_way) return connection.read_head(give_way);
+  struct Idle {
+    explicit Idle(std::atomic<int>& count) : of(count) { ++of; }
+    ~Idle() { --of; }
+    std::atomic<int>& of;
+  } counted(idle_);
+  return connection.read_head(give_way);
+}
+
 void HttpServer::serve(int sock) {
   Connection connection(sock, limits_, stop_, abort_);
   // When every thread is taken, a client that only keeps its connection for later gives way to one that waits.
   const std::function<bool()> crowded = [this] { return pool_->room().gives_way(); };
   for (bool first = true;; first = false) {
-    idle_ += !first;
-    const Connection::Head head = connection.read_head(first ? nullptr : crowded);
-    idle_ -= !first;
-    switch (head) {
+    switch (read_head(connection, first ? nullptr : crowded)) {
       case Connection::Head::kClosed:
         return;
       case Connection::Head::kTooLarge:

@@ -54,6 +54,7 @@ class HttpServer : public httplib::Server {
   std::unique_ptr<ConnectionPool> make_pool();
   void serve_to_end(int sock);
   void serve(int sock);
+  Connection::Head read_head(Connection& connection, const std::function<bool()>& give_way);
   void answer_probe(int sock);
   void refuse(int sock);
 

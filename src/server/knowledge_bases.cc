@@ -133,8 +133,8 @@ Status KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& ba
     return {};
   }
   // What is written into a file that may not be in its place is lost by a crash: this ends the start.
-  KVILT_TRY(written.value()->take_place());
-  base.journal = std::move(written.value());
+  KVILT_ASSIGN(const bool placed, written.value()->take_place());
+  if (placed) base.journal = std::move(written.value());
   return {};
 }
 
@@ -162,13 +162,27 @@ const KnowledgeBases::Base* KnowledgeBases::find_base(const std::string& tenant,
   return base == shelf->second.bases.end() ? nullptr : &base->second;
 }
 
+// It comes last. Where memory ends nothing has changed: both entries are made before anything else.
 void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document) {
-  take_out(shelf, base, document->id);
-  shelf.bytes += document->bytes();
-  base.bytes += document->bytes();
+  const size_t bytes = document->bytes();
   const std::string id = document->id;
-  base.by_arrival[++arrivals_] = document;
-  base.by_id[id] = {arrivals_, std::move(document)};
+  const auto last = base.by_arrival.try_emplace(arrivals_ + 1, document).first;
+  try {
+    base.by_id.try_emplace(id, 0, nullptr);
+  } catch (...) {
+    base.by_arrival.erase(last);
+    throw;
+  }
+  auto& [number, kept] = base.by_id.find(id)->second;
+  if (kept) {
+    shelf.bytes -= kept->bytes();
+    base.bytes -= kept->bytes();
+    base.by_arrival.erase(number);
+  }
+  number = ++arrivals_;
+  kept = std::move(document);
+  shelf.bytes += bytes;
+  base.bytes += bytes;
 }
 
 void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
@@ -210,8 +224,14 @@ Status KnowledgeBases::create(const std::string& tenant, const std::string& name
   if (!folder_.empty()) {
     KVILT_ASSIGN(base.journal, KnowledgeJournal::create(folder_, {tenant, name, base.created}, sync_));
   }
+  KnowledgeJournal* const file = base.journal.get();
   MutexLock lock(mutex_);
-  shelf->bases.emplace(name, std::move(base));
+  try {
+    shelf->bases.try_emplace(name, std::move(base));
+  } catch (...) {
+    if (file) file->forget();  // node and name come first: the base still has it
+    throw;
+  }
   return {};
 }
 

@@ -197,11 +197,17 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::begin_again(const Ow
   return out;
 }
 
-Status KnowledgeJournal::take_place() {
+Result<bool> KnowledgeJournal::take_place() {
   const std::string to = path_.substr(0, path_.size() - kAside.size());
-  if (::rename(path_.c_str(), to.c_str()) != 0) return system_error(to);
+  if (::rename(path_.c_str(), to.c_str()) != 0) {
+    spdlog::warn("{}: it is mostly void lines, and the file that was written anew could not take its place",
+                 system_error(to).message);
+    forget();
+    return false;
+  }
   path_ = to;
-  return sync_folder(fs::path(to).parent_path().string());
+  KVILT_TRY(sync_folder(fs::path(to).parent_path().string()));
+  return true;
 }
 
 Status KnowledgeJournal::add(std::string_view lines) {

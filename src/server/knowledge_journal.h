@@ -73,7 +73,8 @@ class KnowledgeJournal {
   Result<std::unique_ptr<KnowledgeJournal>> begin_again(const Owner& owner) const;
   Status add(std::string_view lines);  // as append(), but for the sync
   Status sync();
-  Status take_place();  // an error: which of the two is there after a crash nobody knows
+  // False: it could not, and is deleted; the old one goes on. An error: which of the two a crash leaves nobody knows.
+  Result<bool> take_place();
 
  private:
   KnowledgeJournal(std::string path, int file, Sync sync)

@@ -1,13 +1,15 @@
 #include "server/request_batch.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "server/answer_queue.h"
 
 namespace kvilt::server {
 namespace {
 
-constexpr int kAtOnce = 8;  // in the engine's queue
+constexpr int kAtOnce = 8;                                 // in the engine's queue
+constexpr auto kPlacePatience = std::chrono::seconds(30);  // for a place in it, once it has begun
 
 }  // namespace
 
@@ -17,12 +19,14 @@ ToldWork::End RequestBatch::run(std::vector<Request> requests, FunctionRef<std::
   const size_t count = requests.size();
   const int places = account_.tenant->max_requests();
   const size_t at_once = places > 0 ? std::min(kAtOnce, places) : kAtOnce;
+  Clock::time_point ended_last{};
   for (size_t over = 0; over < count;) {
     while (static_cast<size_t>(answer.size()) < std::min(count, over + at_once)) {
       const auto next = static_cast<size_t>(answer.size());
       const Status status = answer.submit(requests[next]);
       // Others may take the places of those that have ended: as long as some of ours are there, one will be free.
-      if (!status.ok() && waits_for_others(status.error()) && next > over) break;
+      const bool patient = next > over || Clock::now() < ended_last + kPlacePatience;
+      if (!status.ok() && waits_for_others(status.error()) && patient) break;
       if (!status.ok()) return refuse(status.error(), name(next));
       requests[next] = {};
     }
@@ -35,6 +39,7 @@ ToldWork::End RequestBatch::run(std::vector<Request> requests, FunctionRef<std::
         return refuse(event->end->error.value_or(stopped), name(index));
       }
       ended(index, *event->end);
+      ended_last = Clock::now();
       ++over;
     }
     if (!listens()) return ToldWork::End::kGone;

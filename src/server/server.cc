@@ -176,6 +176,7 @@ void Server::shutdown() {
   server::Service& service = parts_->service;
   service.begin_stop();
   drain();
+  service.begin_end();
   service.http().stop_accepting();
   if (auto engine = service.attached().engine) engine->drain(service.options().shutdown_s);
   {

@@ -386,7 +386,7 @@ void Service::get_always(const std::string& path, std::function<void(const Attac
   });
 }
 
-bool Service::nobody_waits() const { return stopping_ || Connection::current()->peer_gone(); }
+bool Service::nobody_waits() const { return ending_ || Connection::current()->peer_gone(); }
 
 bool Service::take_room_for(const Call& call, size_t more) const {
   return gate_.grow(call.pass, more, kGatePatience, [this] { return nobody_waits(); });

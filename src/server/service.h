@@ -101,8 +101,11 @@ class Service {
   // Before the routes are added.
   void keep(std::unique_ptr<KnowledgeBases> knowledge) { knowledge_ = std::move(knowledge); }
   KnowledgeBases& knowledge() const { return *knowledge_; }
+  // Nobody is let in any more; then, where it drained, what is let in ends too.
   void begin_stop() { stopping_ = true; }
   bool stopping() const { return stopping_; }
+  void begin_end() { ending_ = true; }
+  bool ending() const { return ending_; }
 
  private:
   enum class Guard { kOpen, kKey, kAdmin };
@@ -127,7 +130,7 @@ class Service {
   const std::shared_ptr<const Json> template_words_;
   std::unique_ptr<KnowledgeBases> knowledge_;
   HttpServer http_;
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopping_{false}, ending_{false};
   std::atomic<size_t> arriving_{0};  // bytes of bodies that are being read or wait at the gate
   mutable MemoryGate gate_;          // handlers hold the service as const
   struct Route {
