@@ -218,7 +218,7 @@ class ContentCache {
 
  private:
   static constexpr int64_t kTellTokens = 1 << 14;  // in one step of the engine: well below a millisecond
-  static constexpr int64_t kNearTokens = 1 << 12;  // some milliseconds, where a table of postings grows meanwhile
+  static constexpr int64_t kNearTokens = 1 << 10;  // some milliseconds, where tables grow meanwhile and pages are new
   struct Parent {
     SegmentId segment = 0;
     int32_t tokens = 0;
