@@ -54,7 +54,7 @@ std::unique_ptr<Sequence> Seasoner::start() {
   if (set.passes.empty()) {
     std::mt19937_64 rng(rng_());
     const std::vector<size_t> order = set.orders->draw(set.orders->as_they_came(), rng);
-    auto passes = std::exchange(set.passes, {});
+    std::vector<Prompt> passes;
     for (const SeasonSet& one : season_sets(set.documents, order, season_.context))
       passes.push_back(season_prompt(set.documents, one));
     set.passes = std::move(passes);

@@ -24,7 +24,6 @@ constexpr size_t kPutAtOnce = 64, kPutBytes = size_t{1} << 20;  // documents of 
 constexpr size_t kMostSettings = size_t{64} << 10;              // bytes: they are read again with each document
 constexpr size_t kMostNamed = 1000;                             // of parts that are wrong; the rest is counted
 constexpr int kMostBegun = 8;                                   // in the engine's queue
-constexpr auto kPlacePatience = std::chrono::seconds(30);       // for a place in it, where others have all
 
 Json text_of(const KnowledgeDocument& document) {
   Json out = {{"text", document.text}};

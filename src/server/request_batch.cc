@@ -1,15 +1,13 @@
 #include "server/request_batch.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "server/answer_queue.h"
 
 namespace kvilt::server {
 namespace {
 
-constexpr int kAtOnce = 8;                                 // in the engine's queue
-constexpr auto kPlacePatience = std::chrono::seconds(30);  // for a place in it, once it has begun
+constexpr int kAtOnce = 8;  // in the engine's queue
 
 }  // namespace
 

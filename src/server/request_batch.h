@@ -3,6 +3,7 @@
 // Threads:    the HTTP thread that answers.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@
 #include "server/told_work.h"
 
 namespace kvilt::server {
+
+// For a place in the engine's queue, where others have all of them.
+inline constexpr auto kPlacePatience = std::chrono::seconds(30);
 
 // Whether others have the places that a request lacks: one may be free soon.
 inline bool waits_for_others(const Error& error) {

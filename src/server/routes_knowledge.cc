@@ -5,9 +5,7 @@
 // Not here: documents that a chat names (KnowledgeBases::fill, called by chat_body.cc).
 #include <fmt/format.h>
 
-#include <charconv>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -15,6 +13,7 @@
 #include "server/bulk_insert.h"
 #include "server/chat_body.h"
 #include "server/knowledge_writer.h"
+#include "server/list_page.h"
 #include "server/openai_request.h"
 #include "server/service.h"
 #include "server/warming.h"
@@ -86,13 +85,6 @@ class StoredWarming : public ToldWork {
 
 constexpr size_t kMostListed = 100'000;  // all that a base may have
 
-std::optional<size_t> read_limit(std::string_view text) {
-  size_t out = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), out);
-  const bool whole = failed == std::errc() && end == text.data() + text.size();
-  return whole && out >= 1 && out <= kMostListed ? std::optional(out) : std::nullopt;
-}
-
 class Routes {
  public:
   explicit Routes(Service& service) : service_(service), bases_(service.knowledge()) {}
@@ -159,7 +151,7 @@ class Routes {
   void list_documents(const Call& call, httplib::Response& response) {
     size_t limit = kMostListed;
     if (call.http.has_param("limit")) {
-      const auto given = read_limit(call.http.get_param_value("limit"));
+      const auto given = page_limit(call.http.get_param_value("limit"), kMostListed);
       if (!given) {
         const std::string what = fmt::format("limit: must be a number from 1 to {}", kMostListed);
         return reply_error(response, {400, what, "limit", ""});
@@ -171,11 +163,7 @@ class Routes {
     if (!page.ok()) return refuse(response, page.error(), page.error().code == Code::kNotFound ? "name" : "after");
     Json data = Json::array();
     for (const KnowledgeDocumentPtr& document : page->documents) data.push_back(document_json(*document));
-    reply_json(response, {{"object", "list"},
-                          {"data", data},
-                          {"first_id", data.empty() ? Json(nullptr) : data.front()["id"]},
-                          {"last_id", data.empty() ? Json(nullptr) : data.back()["id"]},
-                          {"has_more", page->more}});
+    reply_json(response, page_json(std::move(data), page->more));
   }
 
   void show_document(const Call& call, httplib::Response& response) {

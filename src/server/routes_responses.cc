@@ -2,12 +2,12 @@
 // Role:       body -> chat body (responses_request.h) -> answer (answer_job.h) as responses_writer.h says it -> kept
 //             for its tenant (response_store.h).
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "server/answer_job.h"
 #include "server/chat_body.h"
+#include "server/list_page.h"
 #include "server/response_store.h"
 #include "server/responses_request.h"
 #include "server/responses_writer.h"
@@ -136,9 +136,9 @@ void input_items(ResponseStore& store, const Call& call, httplib::Response& resp
   };
   size_t limit = kDefaultItems;
   if (const std::string text = call.http.get_param_value("limit"); !text.empty()) {
-    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), limit);
-    if (failed != std::errc() || end != text.data() + text.size() || limit < 1 || limit > kMaxItems)
-      return refuse("limit", "must be a number from 1 to 100");
+    const auto given = page_limit(text, kMaxItems);
+    if (!given) return refuse("limit", "must be a number from 1 to 100");
+    limit = *given;
   }
   const std::string order = call.http.get_param_value("order"), after = call.http.get_param_value("after");
   if (!order.empty() && order != "asc" && order != "desc") return refuse("order", "must be \"asc\" or \"desc\"");
@@ -151,12 +151,7 @@ void input_items(ResponseStore& store, const Call& call, httplib::Response& resp
     ++from;
   }
   const bool more = static_cast<size_t>(items.end() - from) > limit;
-  const Json data(from, more ? from + static_cast<ptrdiff_t>(limit) : items.end());
-  reply_json(response, {{"object", "list"},
-                        {"data", data},
-                        {"first_id", data.empty() ? Json(nullptr) : data.front()["id"]},
-                        {"last_id", data.empty() ? Json(nullptr) : data.back()["id"]},
-                        {"has_more", more}});
+  reply_json(response, page_json(Json(from, more ? from + static_cast<ptrdiff_t>(limit) : items.end()), more));
 }
 
 }  // namespace
