@@ -139,12 +139,12 @@ void DiskCache::told(const std::shared_ptr<Heard>& heard) {
 // In parts, since what others stored or removed may be much, and between two parts requests go on: in the order in
 // which it was told, what went before what came. What was told before a clear() is gone.
 void DiskCache::hear() {
-  constexpr size_t kPieces = 256, kTokens = size_t{1} << 16;  // some 8 ms
+  constexpr size_t kTokens = size_t{1} << 15;  // below 5 ms
   hears_ = false;
   const bool left = anything_leaves();
   bool enters = false;
   size_t pieces = 0, tokens = 0;
-  const auto room = [&] { return pieces < kPieces && tokens < kTokens; };
+  const auto room = [&] { return pieces < kHeardAtOnce && tokens < kTokens; };
   while (!unheard_.empty() && room()) {
     const std::shared_ptr<Heard> now = unheard_.front();
     const std::vector<uint64_t>& removed = now->news.removed;

@@ -1,9 +1,8 @@
 // engine/disk_cache.h: cached pieces and exact chains that leave memory, or outlive the process, and come back.
-// Role:       between the content cache and a tier (tier/tier.h), on disk or shared: writes what is about to be evicted
-//             (spill.cc), finds in the tier what memory lacks of a prompt and brings it back (loader.cc; layer by layer:
+// Role:       between the content cache and a tier (tier/tier.h), on disk or shared: writes what is cached (spill.cc),
+//             finds in the tier what memory lacks of a prompt and brings it back (loader.cc; layer by layer:
 //             layer_loader.cc), and takes what was found out about it along, both ways (stored_annexes.cc).
-//             docs/design/disk.md. A shared tier gets what is computed at once, and tells what others stored
-//             (docs/design/redis.md).
+//             docs/design/disk.md. A shared tier also tells what others stored (docs/design/redis.md).
 // Idea:       what the tier holds has an index of its own, of the same kind as memory's. What is found there is loaded and
 //             adopted by the content cache as if it had just been computed; only then do requests find it, so that every
 //             rule of the content cache holds for it. A chain is written from its beginning on, so that the tier by itself
@@ -74,7 +73,7 @@ class DiskCache {
 
   // A segment is about to leave: it is queued to be written, with what it continues, as far as that is not stored.
   void keep(SegmentId id);
-  // A segment was cached: a shared tier gets it soon, for others.
+  // A segment was cached: it is written as soon as there is room in the queue.
   void entered(SegmentId id);
 
   struct Question {
@@ -111,6 +110,8 @@ class DiskCache {
   int64_t tokens_hashed() const { return tokens_hashed_; }  // of what was continued; for tests
   int64_t forgotten() const { return forgotten_; }          // pieces, one by one; for tests
 
+  static constexpr size_t kHeardAtOnce = 128;  // pieces that others stored or removed: of one step
+
   // Adds what the tier holds of these tenants, and their shares of it. Any thread.
   void add_parts(std::vector<TenantPool>& tenants) const;
 
@@ -118,6 +119,7 @@ class DiskCache {
   const DiskCounters& stats() const { return stats_; }
 
  private:
+  static constexpr std::chrono::minutes kUsedEvery{1};       // the tier is told once: its journal has a line of each
   static constexpr int64_t kReadAhead = int64_t{512} << 20;  // bytes of all loadings that are not finished
 
   // Tokens [offset, offset + count) of a stored piece, which the prompt has at pos.
@@ -132,6 +134,7 @@ class DiskCache {
     int32_t pos = 0;               // where its tokens were computed
     std::optional<Digest> behind;  // as StoredPiece's
     uint64_t serial = 0;           // another one where another piece came under the id
+    Clock::time_point used = {};   // when the tier was told last that a prompt has it
     int32_t ends_at = 0;           // of its tokens: where somebody continues it, as `end` says ...
     Digest end{};                  // ... of what that has behind it
     uint32_t blocks = 1;           // as StoredPiece's
@@ -249,6 +252,7 @@ class DiskCache {
 
   // loader.cc
   DomainId stored_domain(DomainId domain);
+  void use(std::span<const Piece> pieces);
   std::vector<Part> missing(const Question& question, const ContentCache::Found& found);
   void add_prefix(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
   void add_pieces(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
@@ -321,6 +325,7 @@ class DiskCache {
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte
   Clock::time_point refused_at_ = {};          // when it was last looked whether reading pays
   std::atomic<int64_t> bytes_{0}, pieces_{0};  // as the tier says
+  std::atomic<size_t> touching_{0};            // pieces of which the tier is to be told that they are used
   ChunkBuffers buffers_;                       // of chunks on their way
   IoThread io_;                                // last: its jobs use the rest
 };

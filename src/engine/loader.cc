@@ -29,6 +29,27 @@ DomainId DiskCache::stored_domain(DomainId domain) {
   return digest ? index_->domain(*digest) : 0;
 }
 
+// A prompt has these: they, and what they continue, are the last to leave the tier. Memory answers for what it holds, and
+// the tier would take what is always there for what nobody wants.
+void DiskCache::use(std::span<const Piece> pieces) {
+  std::vector<uint64_t> used;
+  const auto now = Clock::now();
+  for (const Piece& piece : pieces) {
+    Stored& known = stored(piece.segment);
+    if (known.used != Clock::time_point{} && now < known.used + kUsedEvery) continue;
+    known.used = now;
+    if (may_read(piece.segment)) used.push_back(piece.segment);
+  }
+  constexpr size_t kMost = 4096;  // of a disk that hangs
+  if (used.empty() || touching_ >= kMost) return;
+  touching_ += used.size();
+  const auto touch = [this, used = std::move(used)] {
+    touching_ -= used.size();
+    for (const uint64_t id : used) tier_->touch(id);
+  };
+  io_.write(touch, 0, {});
+}
+
 // The rest of the longest exact prefix, where that reaches further by a piece's length. It continues what memory has of
 // the same namespace.
 void DiskCache::add_prefix(const Question& q, const ContentCache::Found& found, std::vector<Part>& parts) {
@@ -41,6 +62,7 @@ void DiskCache::add_prefix(const Question& q, const ContentCache::Found& found, 
     chain = std::move(stored);
     domain = of.exact;
   });
+  if (!chain.empty()) use({&chain.back(), 1});
   if (end_of(chain).pos < found.layout.prefix + min_segment_) return;
   const int32_t known = std::min(found.exact.pos, end_of(cache_.index().find_prefix(q.prompt, domain, limit)).pos);
   for (const Piece& piece : chain) {
@@ -73,7 +95,9 @@ void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, 
     where.push_back(of.exact);
   });
   for (const DomainId exact : where) {
-    for (const Piece& piece : index_->find_clean(q.prompt, stored_domain(exact), marks)) {
+    const std::vector<Piece> stored = index_->find_clean(q.prompt, stored_domain(exact), marks);
+    use(stored);
+    for (const Piece& piece : stored) {
       if (clean.contains(piece.pos) || piece.pos < from || piece.count < std::min(min_segment_, 8)) continue;
       // Nobody waits for what would not be used.
       if (q.wanted.seasoned && cache_.before_clean(q.prompt, found, {piece.pos, piece.pos + piece.count})) continue;
@@ -87,7 +111,9 @@ void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, 
     if (domain == 0) continue;
     have = normalize(std::move(have));
     const Runs known = have;  // the domain's pieces are disjoint
-    for (const Piece& piece : index_->find_pieces(q.prompt, from, stored_domain(domain), min_segment_, marks)) {
+    const std::vector<Piece> stored = index_->find_pieces(q.prompt, from, stored_domain(domain), min_segment_, marks);
+    use(stored);
+    for (const Piece& piece : stored) {
       const Run all{piece.pos, piece.pos + piece.count};
       Runs lacking = subtract(Runs{all}, touching(known, all));
       if (!q.wanted.unmarked) lacking = intersect(lacking, touching(marked, all));

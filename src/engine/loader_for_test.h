@@ -62,7 +62,8 @@ class SlowTier : public Tier {
     out.assign(chunk(i).begin() + blocks.begin * size, chunk(i).begin() + blocks.end * size);
     return got;
   }
-  void touch(uint64_t) override {}
+  void touch(uint64_t id) override { touched_ += id == piece_.id ? 1 : 0; }
+  int touched() const { return touched_; }
   void remove(uint64_t) override {}
   Status clear() override { return {}; }
   Status flush() override { return {}; }
@@ -82,7 +83,7 @@ class SlowTier : public Tier {
   std::mutex mutex_;
   std::condition_variable changed_;
   int given_ = 0;
-  std::atomic<int> reads_{0}, damaged_{-1};
+  std::atomic<int> reads_{0}, damaged_{-1}, touched_{0};
   uint64_t last_ = 10'000;
   News news_;
 };

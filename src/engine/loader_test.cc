@@ -214,6 +214,17 @@ TEST_F(LoaderTest, ADiskThatIsSlowIsWaitedFor) {
 }
 
 // Others removed much, and this too: under its id the tier may have other bytes by now.
+// Memory answers, and the tier hears that the piece is used: once, however many ask.
+TEST_F(LoaderTest, WhatMemoryHoldsIsUsedInTheTierToo) {
+  ask(prompt);
+  EXPECT_FALSE(fetch());
+  EXPECT_FALSE(fetch());
+  EXPECT_FALSE(fetch(text(9, kTokens)));  // another prompt uses nothing
+  SlowTier& asked = *tier;
+  store->finish();
+  EXPECT_EQ(asked.touched(), 1);
+}
+
 TEST_F(LoaderTest, WhatIsGoneAndNotForgottenYetIsNotRead) {
   const auto wait_for = [this](size_t tasks) {
     std::unique_lock lock(mutex);

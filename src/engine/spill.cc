@@ -1,4 +1,5 @@
-// engine/spill.cc: DiskCache's way out: what leaves memory is copied and queued to be written.
+// engine/spill.cc: DiskCache's way out: what is cached is copied and queued to be written: when it came in, and where there
+//           was no room then when it leaves memory.
 // Idea:     what is stored already is told by content: the index of the tier finds it, or a part of it, and only the rest
 //           is written, as what continues that. So it does not matter how memory cut a text into segments, nor whether
 //           they were computed or loaded.
@@ -60,9 +61,13 @@ void DiskCache::keep(SegmentId id) {
   update();
 }
 
+// A folder gets it as soon as a shared store does: who kills us leaves what was written. It is the same bytes as those of
+// an eviction, sooner. A disk that hangs takes none: the oldest ids give way then.
 void DiskCache::entered(SegmentId id) {
-  if (!sharing_ || !hooks_.post) return;
+  constexpr size_t kMost = size_t{1} << 16;
+  if (!hooks_.post) return;
   try {
+    if (entered_.size() >= kMost) entered_.pop_front();
     entered_.push_back(id);
     if (!std::exchange(stores_entered_, true)) hooks_.post([this] { store_entered(); });
   } catch (const std::bad_alloc&) {  // it is written when it leaves memory

@@ -154,6 +154,32 @@ TEST_F(SpillTest, TheEndWritesAll) {
   EXPECT_EQ(sizes(tier->put_so_far()), (std::vector<int32_t>{250, 250, 100}));
 }
 
+// Whoever kills the process finds in the folder what was cached, and not only what had left memory.
+TEST_F(SpillTest, WhatComesInIsWritten) {
+  std::deque<std::function<void()>> inbox;
+  std::mutex mutex;
+  const auto post = [&](std::function<void()> task) {
+    const std::lock_guard lock(mutex);
+    inbox.push_back(std::move(task));
+  };
+  store->attach({post, post, [](int64_t, OwnerId) { return false; }});
+  store->entered(id);
+  EXPECT_TRUE(tier->put_so_far().empty());  // not by the engine's step that cached it
+  int32_t written = 0;
+  for (int i = 0; i < 2000 && written < kTokens; ++i) {
+    std::function<void()> task;
+    if (const std::lock_guard lock(mutex); !inbox.empty()) {
+      task = std::move(inbox.front());
+      inbox.pop_front();
+    }
+    task ? task() : std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    written = 0;
+    for (const StoredPiece& piece : tier->put_so_far()) written += piece.count();
+  }
+  EXPECT_EQ(sizes(tier->put_so_far()), (std::vector<int32_t>{250, 250, 100}));
+  store->finish();  // its tasks go to `inbox`
+}
+
 TEST_F(SpillTest, APieceIsItsTenants) {
   tenant = "mine";
   domains = cache->domains({.tenant = tenant}, "mend");
@@ -292,8 +318,8 @@ TEST_F(HearingTest, MuchThatIsNewIsHeardInParts) {
   EXPECT_LT(first, kPieces * kSize / 2) << "not all at once";
   less.removed = {1, kPieces};  // one that was heard of, one that was not
   tier->hears(less);
-  const int tasks = first < kPieces * kSize / 2 ? 1 + (kPieces - 1) / 256 : 1;
-  for (int i = 0; i < tasks; ++i) run_one();  // three parts more, and the other news
+  constexpr auto kEachPart = static_cast<int>(DiskCache::kHeardAtOnce);
+  for (int i = 0; i < 1 + (kPieces - 1) / kEachPart; ++i) run_one();  // the other parts, and the other news
   EXPECT_EQ(store->stats().tokens, (kPieces - 2) * kSize);
 }
 
@@ -316,12 +342,13 @@ TEST_F(HearingTest, MuchThatIsGoneIsForgottenInParts) {
   news.stored[0].tokens = text(9, 30);
   tier->hears(news);
   run_one();
-  EXPECT_EQ(store->stats().tokens, all - 256 * kSize) << "not all at once";
+  constexpr auto kPart = static_cast<int>(DiskCache::kHeardAtOnce);
+  EXPECT_EQ(store->stats().tokens, all - kPart * kSize) << "not all at once";
   store->entered(id);
   for (int i = 0; i < 3; ++i) run_one();  // two parts, and what was cached
-  EXPECT_EQ(store->stats().tokens, all - 768 * kSize);
+  EXPECT_EQ(store->stats().tokens, all - 3 * kPart * kSize);
   EXPECT_EQ(store->stats().queued_bytes, 0) << "what leaves is there still";
-  run_one();
+  for (int i = 3; i < (kPieces + kPart - 1) / kPart; ++i) run_one();
   EXPECT_EQ(store->stats().tokens, 30 + kTokens) << "all went, and two came";
   EXPECT_GT(store->stats().queued_bytes, 0);
 }

@@ -11,9 +11,9 @@
 // Not here:   approximate segments, but for the chains of one policy, whose domain no other request names.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -90,7 +90,7 @@ class ChainIndex {
   HashSecret secret_;
   uint64_t key_mask_;
   PostingTable table_;
-  std::unordered_map<DomainId, std::set<ChainChild>> roots_;
+  std::map<DomainId, std::set<ChainChild>> roots_;  // a tree: it grows without a stall
 };
 
 }  // namespace kvilt

@@ -64,9 +64,10 @@ void Domains::forget_oldest() {
 }
 
 size_t Domains::bytes() const {
-  // Nodes of the two maps and the list: the value, one or two pointers and the hash.
-  const size_t domain = sizeof(Digest) + sizeof(DomainId) + 16 + sizeof(DomainId) + sizeof(Record) + 16;
-  return records_.size() * (domain + 24) + (ids_.bucket_count() + records_.bucket_count()) * sizeof(void*);
+  constexpr size_t kTreeNode = 32, kListNode = 16, kBlock = 8;  // beside the value; kBlock: the allocator's
+  constexpr size_t kIds = kTreeNode + sizeof(Digest) + sizeof(DomainId) + kBlock;
+  constexpr size_t kRecords = kTreeNode + sizeof(DomainId) + sizeof(Record) + kBlock;
+  return records_.size() * (kIds + kRecords + kListNode + sizeof(DomainId) + kBlock);
 }
 
 }  // namespace kvilt

@@ -4,12 +4,13 @@
 //          Ids are never reused, so a late insert under an old id is kept out of the index, and does not end up with
 //          another tenant.
 // Threads: one owner.
-// Cost:    one keyed hash per naming; about 150 bytes per domain.
+// Cost:    one keyed hash per naming; some 200 bytes per domain. Trees, so that no naming pays for a table that grows: of
+//          a million domains a hash map would move all within one step of the engine.
 #pragma once
 
 #include <list>
+#include <map>
 #include <string_view>
-#include <unordered_map>
 
 #include "base/keyed_hash.h"
 #include "index/cached_segment.h"
@@ -48,8 +49,8 @@ class Domains {
   void forget_oldest();
 
   HashSecret secret_;
-  std::unordered_map<Digest, DomainId, DigestHash> ids_;
-  std::unordered_map<DomainId, Record> records_;
+  std::map<Digest, DomainId> ids_;
+  std::map<DomainId, Record> records_;
   std::list<DomainId> idle_;  // least recently named first
   std::list<DomainId> held_;
   DomainId last_ = 0;

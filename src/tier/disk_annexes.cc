@@ -32,7 +32,7 @@ Status DiskTier::store_annexes(uint64_t id, std::span<const std::byte> annexes, 
   const int64_t size = std::ssize(file), more = size - entry.annex_bytes;
   if (size > entry.file_bytes())
     return error(Code::kTooLong, "the annexes of piece {:x} take {} bytes, more than its values", id, size);
-  if (removed) use(id);
+  if (removed) use(id, By::kWriter);
   const bool fits = more <= 0 || (removed ? make_room(entry.held.owner, more, id, *removed)
                                           : shares_.has_room(entry.held.owner, more));
   if (!fits) return error(Code::kExhausted, "{}: no room is left for the annexes of piece {:x}", folder_, id);

@@ -5,6 +5,16 @@
 #include "base/check.h"
 
 namespace kvilt {
+namespace {
+
+std::vector<uint64_t> ids_in_order(std::vector<std::pair<uint64_t, uint64_t>> of_use) {
+  std::ranges::sort(of_use);
+  std::vector<uint64_t> out;
+  for (const auto& [used, id] : of_use) out.push_back(id);
+  return out;
+}
+
+}  // namespace
 
 void DiskShares::set(const std::map<Digest, double>& shares) {
   CHECK(bytes_ == 0);
@@ -33,31 +43,59 @@ void DiskShares::enter(Held& piece) {
   if (!piece.owner) unowned.emplace(std::pair(piece.domain, piece.id), &piece);
   count(piece.owner, piece.bytes);
   unowned_.merge(unowned);
-  line.pieces.merge(used);
+  line.once.merge(used);
   piece.used = clock_;
+  piece.again = false;
   line.held += piece.bytes;
   bytes_ += piece.bytes;
 }
 
 void DiskShares::leave(const Held& piece) {
   Line& line = lines_[line_of(piece.owner)];
-  line.pieces.erase(piece.used);
+  line.list_of(piece).erase(piece.used);
   line.held -= piece.bytes;
+  if (piece.again) line.held_again -= piece.bytes;
   bytes_ -= piece.bytes;
   count(piece.owner, -piece.bytes);
   if (!piece.owner) unowned_.erase({piece.domain, piece.id});
 }
 
-void DiskShares::use(Held& piece) {
+// Becomes the last one of a list.
+void DiskShares::move(Held& piece, bool again) {
   Line& line = lines_[line_of(piece.owner)];
-  auto node = line.pieces.extract(piece.used);
+  auto node = line.list_of(piece).extract(piece.used);
   node.key() = piece.used = ++clock_;
-  line.pieces.insert(line.pieces.end(), std::move(node));
+  line.held_again += again == piece.again ? 0 : again ? piece.bytes : -piece.bytes;
+  piece.again = again;
+  ByUse& to = line.list_of(piece);
+  to.insert(to.end(), std::move(node));
+}
+
+void DiskShares::use(Held& piece) {
+  move(piece, true);
+  keep_protected(lines_[line_of(piece.owner)]);
+}
+
+void DiskShares::refresh(Held& piece) { move(piece, piece.again); }
+
+void DiskShares::keep_protected(Line& line) {
+  const double most = kProtected * line.part * static_cast<double>(limit_);
+  while (static_cast<double>(line.held_again) > most) move(*line.again.begin()->second, false);
+}
+
+// What must stay is `last` of a put, or what that continues.
+const DiskShares::Held* DiskShares::Line::next(Stays stays) const {
+  for (const ByUse* list : {&once, &again}) {
+    if (!list->empty() && !stays(list->begin()->second->id)) return list->begin()->second;
+  }
+  return nullptr;
 }
 
 void DiskShares::grow(Held& piece, int64_t by) {
   count(piece.owner, by);
-  lines_[line_of(piece.owner)].held += by;
+  Line& line = lines_[line_of(piece.owner)];
+  line.held += by;
+  if (piece.again) line.held_again += by;
   piece.bytes += by;
   bytes_ += by;
 }
@@ -67,12 +105,15 @@ void DiskShares::claim(const Digest& domain, const Digest& owner) {
     Held& piece = *it->second;
     count(owner, piece.bytes);
     Line &from = lines_[0], &to = lines_[line_of(owner)];
-    to.pieces.insert(from.pieces.extract(piece.used));
+    to.list_of(piece).insert(from.list_of(piece).extract(piece.used));
     from.held -= piece.bytes;
     to.held += piece.bytes;
+    from.held_again -= piece.again ? piece.bytes : 0;
+    to.held_again += piece.again ? piece.bytes : 0;
     piece.owner = owner;
     it = unowned_.erase(it);
   }
+  keep_protected(lines_[line_of(owner)]);
 }
 
 void DiskShares::count(const std::optional<Digest>& owner, int64_t bytes) {
@@ -100,9 +141,10 @@ const DiskShares::Held* DiskShares::furthest(size_t asking, int64_t coming, int6
     const Line& line = lines_[i];
     const double held = static_cast<double>(line.held + (i == asking ? coming : 0));
     const double beyond = held - line.part * static_cast<double>(limit);
-    if (beyond <= most || line.pieces.empty() || stays(line.pieces.begin()->second->id)) continue;
+    const Held* const next = beyond > most ? line.next(stays) : nullptr;
+    if (!next) continue;
     most = beyond;
-    out = line.pieces.begin()->second;
+    out = next;
   }
   return out;
 }
@@ -110,9 +152,7 @@ const DiskShares::Held* DiskShares::furthest(size_t asking, int64_t coming, int6
 // The shares make up the limit: with what is to come somebody is beyond its own.
 const DiskShares::Held* DiskShares::next(const std::optional<Digest>& owner, int64_t coming, Stays stays) const {
   const size_t asking = line_of(owner);
-  if (!is_beyond(asking, coming)) return furthest(asking, coming, limit_, stays);
-  const auto& own = lines_[asking].pieces;
-  return own.empty() || stays(own.begin()->second->id) ? nullptr : own.begin()->second;
+  return is_beyond(asking, coming) ? lines_[asking].next(stays) : furthest(asking, coming, limit_, stays);
 }
 
 // The limit is smaller than it says, and so are all shares.
@@ -122,10 +162,11 @@ const DiskShares::Held* DiskShares::next_of_full(const std::optional<Digest>& ow
 }
 
 const DiskShares::Held* DiskShares::beyond() const {
+  const auto none = [](uint64_t) { return false; };
   for (size_t i = 1; i < lines_.size(); ++i) {
-    if (is_beyond(i, 0) && !lines_[i].pieces.empty()) return lines_[i].pieces.begin()->second;
+    if (const Held* const next = is_beyond(i, 0) ? lines_[i].next(none) : nullptr) return next;
   }
-  return bytes_ > limit_ ? furthest(lines_.size(), 0, limit_, [](uint64_t) { return false; }) : nullptr;
+  return bytes_ > limit_ ? furthest(lines_.size(), 0, limit_, none) : nullptr;
 }
 
 int64_t DiskShares::most_of(const std::optional<Digest>& owner) const {
@@ -136,12 +177,18 @@ int64_t DiskShares::most_of(const std::optional<Digest>& owner) const {
 std::vector<uint64_t> DiskShares::by_use() const {
   std::vector<std::pair<uint64_t, uint64_t>> all;
   for (const Line& line : lines_) {
-    for (const auto& [used, piece] : line.pieces) all.emplace_back(used, piece->id);
+    for (const auto& [used, piece] : line.once) all.emplace_back(used, piece->id);
+    for (const auto& [used, piece] : line.again) all.emplace_back(used, piece->id);
   }
-  std::ranges::sort(all);
-  std::vector<uint64_t> out;
-  for (const auto& [used, id] : all) out.push_back(id);
-  return out;
+  return ids_in_order(std::move(all));
+}
+
+std::vector<uint64_t> DiskShares::used_again() const {
+  std::vector<std::pair<uint64_t, uint64_t>> all;
+  for (const Line& line : lines_) {
+    for (const auto& [used, piece] : line.again) all.emplace_back(used, piece->id);
+  }
+  return ids_in_order(std::move(all));
 }
 
 int64_t DiskShares::held_by(const Digest& owner) const {

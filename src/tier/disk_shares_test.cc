@@ -72,6 +72,49 @@ TEST_F(DiskSharesTest, WhoIsBeyondItsShareGivesWayFirst) {
   }
 }
 
+// A day of texts that nobody asks again takes nothing that somebody did, and outlives the process with that.
+TEST_F(DiskSharesTest, WhatIsUsedOnceGivesWayToWhatIsUsedAgain) {
+  for (const bool used : {true, false}) {
+    open({});
+    ASSERT_TRUE(tier->clear().ok());
+    const uint64_t first = put_of("a", 1000), second = put_of("a", 1000, first), other = put_of("a", 1000);
+    if (used) tier->touch(second);
+    for (int i = 0; i < 30; ++i) put_of("a", 1000);
+    open({});  // the journal was written anew in between, or says it
+    for (int i = 0; i < 30; ++i) put_of("a", 1000);
+    EXPECT_EQ(holds(first), used) << "power: else age decides";
+    EXPECT_EQ(holds(second), used);
+    EXPECT_FALSE(holds(other));
+    EXPECT_GT(tier->bytes(), kLimit * 8 / 10);
+  }
+}
+
+// A long text is written in parts: that its writer comes back makes it none that was asked for again.
+TEST_F(DiskSharesTest, WhatIsContinuedIsNotUsedAgain) {
+  open({});
+  uint64_t last = 0;
+  std::vector<uint64_t> chain;
+  for (int i = 0; i < 4; ++i) chain.push_back(last = put_of("a", 1000, last));
+  const uint64_t asked = put_of("a", 1000);
+  tier->touch(asked);
+  for (int i = 0; i < 20; ++i) put_of("a", 1000);
+  for (const uint64_t id : chain) EXPECT_FALSE(holds(id));
+  EXPECT_TRUE(holds(asked)) << "power";
+}
+
+// What is used again has most of the folder, and not all: what is new stays until the next new thing at least.
+TEST_F(DiskSharesTest, WhatIsUsedAgainIsBounded) {
+  open({});
+  std::vector<uint64_t> again;
+  for (int i = 0; i < 9; ++i) again.push_back(put_of("a", 1000));
+  for (const uint64_t id : again) tier->touch(id);
+  const uint64_t fresh = put_of("a", 500);
+  EXPECT_TRUE(holds(fresh));
+  put_of("a", 500);
+  EXPECT_FALSE(holds(again[0])) << "used longest ago of them";
+  EXPECT_TRUE(holds(fresh));
+}
+
 // What nobody took is lent to those without a share, and taken back.
 TEST_F(DiskSharesTest, AShareIsTakenBack) {
   open({{"small", .5}});
@@ -200,6 +243,7 @@ class Walk : public DiskSharesTest {
     size_t owner = 0;
     uint64_t parent = 0, used = 0;
     int64_t bytes = 0;
+    bool again = false;  // a reader used it, or what continues it
   };
   static constexpr int64_t kRoom = 4'000 * kTokenBytes;
   const std::vector<std::string> names = {"a", "b", "c"};
@@ -211,8 +255,11 @@ class Walk : public DiskSharesTest {
     for (const auto& [id, piece] : model) sum += piece.owner == owner ? piece.bytes : 0;
     return sum;
   }
-  void use(uint64_t id) {
-    for (auto it = model.find(id); it != model.end(); it = model.find(it->second.parent)) it->second.used = ++clock;
+  void use(uint64_t id, bool by_reader = false) {
+    for (auto it = model.find(id); it != model.end(); it = model.find(it->second.parent)) {
+      it->second.used = ++clock;
+      it->second.again |= by_reader;
+    }
   }
   // What a put took away, in its order. room: of what was put, 0: it was refused.
   void judge(size_t owner, int64_t room) {
@@ -223,7 +270,8 @@ class Walk : public DiskSharesTest {
       const bool beyond = static_cast<double>(held(gone.owner) + coming) > part[gone.owner] * kRoom;
       if (!beyond && !own_refused) ++wronged;
       for (const auto& [other, piece] : model) {
-        if (piece.owner == gone.owner && piece.used < gone.used) ++out_of_order;
+        if (piece.owner == gone.owner && !piece.again && piece.used < gone.used) ++out_of_order;
+        if (piece.owner == gone.owner && piece.again && !gone.again && piece.used < gone.used) ++kept;
         if (piece.parent == id) ++orphans;
       }
       model.erase(id);
@@ -248,7 +296,7 @@ class Walk : public DiskSharesTest {
     judge(owner, room);
     if (!done) {  // the journal does not know that what it continues was used
       tier->touch(parent);
-      use(parent);
+      use(parent, true);
       return;
     }
     model[piece.id] = {.owner = owner, .parent = parent, .bytes = room};
@@ -275,7 +323,7 @@ class Walk : public DiskSharesTest {
       } else if (what < 20 && !model.empty()) {
         const uint64_t id = std::next(model.begin(), static_cast<int>(dice() % model.size()))->first;
         tier->touch(id);
-        use(id);
+        use(id, true);
       } else {
         put_one(what < 40 ? 0 : what < 50 ? 1 : 2);  // c writes most
       }
@@ -287,7 +335,7 @@ class Walk : public DiskSharesTest {
   std::mt19937 dice;
   std::map<uint64_t, Known> model;
   uint64_t clock = 0;
-  int wronged = 0, out_of_order = 0, orphans = 0, refused = 0;
+  int wronged = 0, out_of_order = 0, orphans = 0, refused = 0, kept = 0;
 };
 
 TEST_F(Walk, NobodyWithinItsShareLosesAnythingForAnother) {
@@ -303,6 +351,7 @@ TEST_F(Walk, NobodyWithinItsShareLosesAnythingForAnother) {
     EXPECT_EQ(orphans, 0);
   }
   EXPECT_LT(refused, 1000) << "power: most was stored";
+  EXPECT_GT(kept, 0) << "power: some stayed that was older, and used again";
 }
 
 }  // namespace

@@ -155,12 +155,12 @@ void DiskTier::take(std::span<const std::byte> sealed, PieceJournal::Place place
       return;
     }
     enter(*piece, place);
-    use(piece->parent);
+    use(piece->parent, By::kWriter);
     ids_.heard(piece->id);
   } else if (record.size() == 2 * sizeof id) {
     std::memcpy(&id, record.data() + sizeof kind, sizeof id);
     if (kind == static_cast<uint64_t>(Kind::kRemove)) forget(id);
-    if (kind == static_cast<uint64_t>(Kind::kUsed)) use(id);
+    if (kind == static_cast<uint64_t>(Kind::kUsed)) use(id, By::kReader);
   } else {
     ++damaged_;
   }
@@ -273,14 +273,16 @@ bool DiskTier::continues(uint64_t id, uint64_t other) const {
 }
 
 // The beginning of a chain is moved last: it is removed last.
-void DiskTier::use(uint64_t id) {
-  for (auto it = entries_.find(id); it != entries_.end(); it = entries_.find(it->second.parent))
-    shares_.use(it->second.held);
+void DiskTier::use(uint64_t id, By by) {
+  for (auto it = entries_.find(id); it != entries_.end(); it = entries_.find(it->second.parent)) {
+    DiskShares::Held& held = it->second.held;
+    by == By::kReader ? shares_.use(held) : shares_.refresh(held);
+  }
 }
 
 void DiskTier::touch(uint64_t id) {
   if (!entries_.contains(id)) return;
-  use(id);
+  use(id, By::kReader);
   note(Kind::kUsed, id);
   tidy_journal();
 }
@@ -400,7 +402,7 @@ Status DiskTier::put(const StoredPiece& given, std::span<const std::byte> values
     return error(Code::kTooLong, "a piece of {} bytes is larger than all that may be its owner's ({} bytes)", room,
                  most);
   const auto stays = [&](uint64_t id) { return continues(piece.parent, id); };
-  use(piece.parent);
+  use(piece.parent, By::kWriter);
   if (!make_room(piece.owner, room, piece.parent, removed))
     return error(Code::kTooLong, "piece {:x} and what it continues are larger than all that may be their owner's",
                  piece.id);
@@ -412,7 +414,7 @@ Status DiskTier::put(const StoredPiece& given, std::span<const std::byte> values
     freed += before - bytes();
     if (freed >= piece.bytes()) done = store(piece, values);
   }
-  if (done.ok()) use(piece.parent);
+  if (done.ok()) use(piece.parent, By::kWriter);
   tidy_journal();
   return done;
 }
@@ -473,7 +475,9 @@ Status DiskTier::flush() { return journal_.sync(); }
 Status DiskTier::rewrite_journal() {
   std::vector<PieceJournal::Place*> places;
   for (const uint64_t id : shares_.by_use()) places.push_back(&entries_.at(id).place);
-  return journal_.rewrite(places);
+  KVILT_TRY(journal_.rewrite(places));
+  for (const uint64_t id : shares_.used_again()) note(Kind::kUsed, id);
+  return {};
 }
 
 // When most of the journal says nothing any more. Where it cannot be written anew (the disk is full) it goes on as it is,

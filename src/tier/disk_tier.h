@@ -116,7 +116,8 @@ class DiskTier : public Tier {
                                                    std::vector<std::byte>& room) const;
   int64_t extra() const { return sealer_ ? Sealer::kExtra : 0; }  // bytes of a block beyond its values
   void note(Kind kind, uint64_t id);
-  void use(uint64_t id);
+  enum class By : uint8_t { kReader, kWriter };
+  void use(uint64_t id, By by);  // kWriter: of what continues it
   void tidy_journal(bool at_once = false);
   Status rewrite_journal();
   std::string path_of(uint64_t id) const;

@@ -175,6 +175,28 @@ def test_what_was_counted_as_written_outlives_the_kill(tmp_path):
         assert stored(server)[0] == there[0] - 1
 
 
+def test_what_never_left_memory_outlives_the_kill(tmp_path):
+    """The pool holds it all, so nothing is evicted: it is written all the same, a long text and one that goes on."""
+    flags = ["--cache-dir", str(tmp_path), *KV]
+    answers = wanted(*KV)
+    turn = KNOWN[0] + KNOWN[1][:300]
+    with Serve(PROBE, *flags).ready() as server:
+        assert check(server, answers) == 0
+        goes_on = ask(server, turn)[0]
+        assert gauge(server, "kvilt:cache_evicted_tokens_total") == 0
+        until = time.time() + 20
+        while time.time() < until:
+            if stored(server)[0] >= len(KNOWN) + 1 and gauge(server, "kvilt:disk_cache_queued_bytes") == 0:
+                break
+            time.sleep(0.02)
+        server.process.kill()
+        server.process.wait()
+    with Serve(PROBE, *flags).ready() as server:
+        assert check(server, answers) >= len(KNOWN) * (len(KNOWN[0]) - 20)
+        text, usage = ask(server, turn)
+        assert text == goes_on and usage["prefix"] >= len(turn) - 20, usage
+
+
 def test_a_full_disk_is_no_error_of_a_request(tmp_path):
     answers = wanted(*KV)
     # No file may grow beyond 1 MiB: as a full disk says.
