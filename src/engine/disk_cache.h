@@ -9,8 +9,8 @@
 //             has all of what it names a prefix.
 // Invariants: the engine thread never waits for the tier while requests run: writes are queued as far as their queue
 //             has room, else dropped; a request whose KV is being read waits, and others pass; for a shared tier it waits
-//             no longer than computing would take, for a disk that gives nothing for five seconds no longer, and until
-//             that disk goes on nobody asks it. A part on its way has pages, which it gives back where
+//             no longer than computing would take, nor for a disk, or five seconds where these are longer; for one that
+//             gives nothing for five seconds no longer, and until that disk goes on nobody asks it. A part on its way has pages, which it gives back where
 //             somebody else lacks them (give_way()). Approximate KV goes back to the domain that it came from. No error of
 //             the tier is one of a request: what cannot be read is computed.
 // Threads:    the engine thread; the tier is used by the I/O thread alone, once attach() was called.
@@ -151,6 +151,7 @@ class DiskCache {
     int64_t bytes = 0;
     std::shared_ptr<Fetch> fetch;
     Clock::time_point until = Clock::time_point::max();  // nobody waits any longer; for a disk see ends()
+    Clock::time_point at_most = Clock::time_point::max();
     OwnerId owner = 0;
     ChainEnd reach = {};                         // of the prompt, as much as memory had when it was looked last
     std::unique_ptr<Layered> layered = nullptr;  // null: it is read chunk by chunk
@@ -260,7 +261,7 @@ class DiskCache {
   bool may_read(uint64_t id) const { return !queued_.contains(id) && !leaves(id); }
   bool is_there(const Part& part) const;
   bool pays(const std::vector<Part>& parts) const;
-  Clock::time_point patience_for(const std::vector<Part>& parts) const;
+  void begin_to_wait(Loading& loading) const;
   Clock::time_point ends(const Loading& loading) const;
   bool hangs() const;
   void drop(const std::shared_ptr<Loading>& loading);
@@ -316,7 +317,7 @@ class DiskCache {
   int64_t tokens_hashed_ = 0, forgotten_ = 0;
   bool short_of_room_ = false;  // of the last one that was to be stored something had no room
   SpacedWarning not_read_{"cached KV is computed instead of read"};
-  SpacedWarning hangs_{"the disk of the cache hangs"};
+  SpacedWarning hangs_{"the disk of the cache hangs, or takes longer than computing"};
   SpacedWarning not_kept_{"what is cached is not kept"};
   SpacedWarning annex_lost_{"what is known of cached KV is found out anew"};
   PrefillPace pace_;

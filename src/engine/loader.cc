@@ -144,20 +144,26 @@ std::vector<DiskCache::Part> DiskCache::missing(const Question& q, const Content
   return parts;
 }
 
-// A request waits as long as computing would take, or a tenth of the tier's own patience where that is longer. A disk
-// it waits for while that goes on.
-Clock::time_point DiskCache::patience_for(const std::vector<Part>& parts) const {
-  if (reads_always_) return Clock::time_point::max();
-  if (!sharing_) return Clock::now() + disk_patience_;
+// A request waits as long as computing would take, or a tenth of the tier's own patience where that is longer. For a disk
+// it waits while that goes on, so long too, and at least as long as for one that hangs.
+void DiskCache::begin_to_wait(Loading& loading) const {
+  if (reads_always_) return;
   int64_t tokens = 0;
-  for (const Part& part : parts) tokens += part.count;
-  const std::chrono::duration<double> patience = sharing_->patience;
-  const auto wait = pace_.known() ? std::max(pace_.time_for(tokens), patience / 10) : patience;
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+  for (const Part& part : loading.parts) tokens += part.count;
+  const auto now = Clock::now();
+  const std::chrono::duration<double> patience = sharing_ ? sharing_->patience : disk_patience_;
+  if (pace_.known()) {
+    const auto wait = std::max(pace_.time_for(tokens), sharing_ ? patience / 10 : patience);
+    loading.at_most = now + std::chrono::duration_cast<Clock::duration>(wait);
+  } else if (sharing_) {
+    loading.at_most = now + std::chrono::duration_cast<Clock::duration>(patience);
+  }
+  loading.until = sharing_ ? loading.at_most : now + disk_patience_;
 }
 
 Clock::time_point DiskCache::ends(const Loading& loading) const {
-  return sharing_ ? loading.until : std::max(loading.until, moved_.load() + disk_patience_);
+  if (sharing_) return loading.until;
+  return std::min(std::max(loading.until, moved_.load() + disk_patience_), loading.at_most);
 }
 
 // A disk has not come back from what was given up: whoever asked it would wait in vain.
@@ -236,7 +242,7 @@ bool DiskCache::queue(const Question& q, const std::vector<Part>& parts, const s
   }
   if (loading->parts.empty()) return false;
   refused_at_ = Clock::now();
-  loading->until = patience_for(loading->parts);
+  begin_to_wait(*loading);
   loading->fetch->remote = sharing_.has_value();
   if (loading->until < Clock::time_point::max()) awaited_.push_back(loading);
   if (may_layer(q, *loading) && reserve(*loading)) {

@@ -213,7 +213,28 @@ TEST_F(LoaderTest, ADiskThatIsSlowIsWaitedFor) {
   run_until_done(*wanted);
 }
 
-// Others removed much, and this too: under its id the tier may have other bytes by now.
+// A slow one no longer than computing takes, however regularly something comes.
+TEST_F(LoaderTest, ADiskThatIsSlowerThanComputingIsGivenUp) {
+  for (const bool known : {false, true}) {
+    cache->clear();
+    begin();
+    store->disk_patience(std::chrono::milliseconds(1));
+    if (known) store->computed(kTokens, 0.05);
+    const auto wanted = fetch();
+    ASSERT_TRUE(wanted) << "nobody knows how slow it is";
+    store->disk_patience(std::chrono::hours(1));
+    tier->give(1);
+    ASSERT_TRUE(run_one()) << "it does not hang";
+    const auto start = Clock::now();
+    while (!store->give_up_late() && (known || Clock::now() < start + std::chrono::milliseconds(150)))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(wanted->late, known) << "power: before any prefill was timed it is waited for";
+    tier->give(3);
+    while (store->busy()) run_one();
+    EXPECT_EQ(prefix(prompt), known ? 0 : kTokens);
+  }
+}
+
 // Memory answers, and the tier hears that the piece is used: once, however many ask.
 TEST_F(LoaderTest, WhatMemoryHoldsIsUsedInTheTierToo) {
   ask(prompt);
@@ -225,6 +246,7 @@ TEST_F(LoaderTest, WhatMemoryHoldsIsUsedInTheTierToo) {
   EXPECT_EQ(asked.touched(), 1);
 }
 
+// Others removed much, and this too: under its id the tier may have other bytes by now.
 TEST_F(LoaderTest, WhatIsGoneAndNotForgottenYetIsNotRead) {
   const auto wait_for = [this](size_t tasks) {
     std::unique_lock lock(mutex);
