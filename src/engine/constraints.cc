@@ -28,22 +28,13 @@ Status ConstrainedAnswer::fill() {
   return {};
 }
 
-Status ConstrainedAnswer::mask(std::span<float> logits) {
+Status ConstrainedAnswer::look_at(std::span<const float> logits) {
   KVILT_TRY(fill());
-  bool any = false;
   for (size_t word = 0; word < mask_.size(); ++word) {
-    const auto may = static_cast<uint32_t>(mask_[word]);
-    float* const first = &logits[word * 32];
-    const auto count = static_cast<int>(std::min<size_t>(32, logits.size() - word * 32));
-    for (uint32_t left = may; !any && left != 0; left &= left - 1) any = first[std::countr_zero(left)] > -HUGE_VALF;
-    if (may == 0) {  // most words, where the grammar says what comes
-      std::fill_n(first, count, -HUGE_VALF);
-      continue;
+    for (auto left = static_cast<uint32_t>(mask_[word]); left != 0; left &= left - 1) {
+      if (logits[word * 32 + static_cast<size_t>(std::countr_zero(left))] > -HUGE_VALF) return {};
     }
-    const uint32_t all = count == 32 ? ~uint32_t{0} : (uint32_t{1} << count) - 1;
-    for (uint32_t left = ~may & all; left != 0; left &= left - 1) first[std::countr_zero(left)] = -HUGE_VALF;
   }
-  if (any) return {};
   return error(Code::kInvalidArgument,
                "the constraint cannot be met from here: no token of this model's vocabulary continues the answer");
 }

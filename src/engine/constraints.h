@@ -1,7 +1,7 @@
 // engine/constraints.h: constraints of requests to compiled grammars, and one answer that follows its own.
-// Idea:       a request's grammar is compiled on the caller's thread (submit); when a token is to be drawn, what may not
-//             come next loses its logit, before all penalties. Where nothing can follow, the answer ends without the step
-//             that an end token would take.
+// Idea:       a request's grammar is compiled on the caller's thread (submit); when a token is to be drawn, the sampler
+//             gets a mask of what may come next, and draws as if the others had no logit from the start. Where nothing
+//             can follow, the answer ends without the step that an end token would take.
 // Invariants: a constrained answer is a function of its logits, its seed and its constraint: neighbours and preemption
 //             change nothing, since the matcher follows the tokens that are kept.
 // Threads:    Constraints: any. ConstrainedAnswer: one at a time; a thread of the pool that draws for its sequence.
@@ -17,6 +17,7 @@
 
 #include "base/mutex.h"
 #include "engine/foreseen_tokens.h"
+#include "forward/sampler.h"
 #include "grammar/compiler.h"
 #include "kvilt/answer_syntax.h"
 #include "kvilt/constraint.h"
@@ -30,9 +31,10 @@ class ConstrainedAnswer {
   ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, const Tokenizer& tokenizer, int vocab,
                     std::vector<int32_t> ends, std::vector<int32_t> hidden);
 
-  // Minus infinity for what may not come next.
-  Status mask(std::span<float> logits);
-  // Takes what was drawn from masked logits.
+  // Finds what may come next; an error if nothing of it has a logit.
+  Status look_at(std::span<const float> logits);
+  TokenMask may() const { return mask_; }
+  // Takes what was drawn among that.
   Status take(int32_t id);
   bool over() const { return over_; }  // what was taken is whole, and nothing can follow
   // Finds what may follow `last`, the token that was taken last, for the next step's draft.

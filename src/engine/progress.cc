@@ -308,9 +308,12 @@ void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
     const std::span<float> logits(drawn.logits.row(row), static_cast<size_t>(drawn.logits.cols));
     drawn.sound = row == 0 || Sampler::can_sample(logits);
     if (!drawn.sound) return;
-    if (drawn.constrained && !works([&] { return drawn.constrained->mask(logits); })) return;
-    const std::vector<float> raw = top >= 0 ? std::vector(logits.begin(), logits.end()) : std::vector<float>();
-    const int32_t id = forced.empty() ? s.sampler->sample(logits, scratch) : forced[s.completion.completion_tokens];
+    if (drawn.constrained && !works([&] { return drawn.constrained->look_at(logits); })) return;
+    const TokenMask may = drawn.constrained ? drawn.constrained->may() : TokenMask();
+    std::vector<float> raw = top >= 0 ? std::vector(logits.begin(), logits.end()) : std::vector<float>();
+    if (top >= 0 && drawn.constrained) rule_out(may, raw);
+    const int32_t id =
+        forced.empty() ? s.sampler->sample(logits, scratch, may) : forced[s.completion.completion_tokens];
     if (drawn.constrained && !works([&] { return drawn.constrained->take(id); })) return;
     if (top >= 0) now.logprobs.push_back(Sampler::logprob(raw, id, top));
     now.drawn.push_back(id);

@@ -1,10 +1,12 @@
 #include "forward/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
 
+#include "base/check.h"
 #include "base/divergence.h"
 #include "base/exp_small.h"
 
@@ -13,6 +15,7 @@ namespace {
 
 constexpr size_t kDrawBlock = 128;  // logits that share their largest and their mass
 constexpr size_t kDrawLanes = 16;   // independent maxima and sums: the compiler makes vectors of them
+constexpr int kFew = 32;            // allowed tokens of a block that are read one by one
 
 // SplitMix64 of (seed, n): a counter-based draw, uniform in [0, 1).
 double uniform(uint64_t seed, uint64_t n) {
@@ -30,6 +33,12 @@ constexpr auto kBetter = [](const auto& a, const auto& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 };
 
+double sum_of(const float (&lanes)[kDrawLanes]) {
+  double out = 0;
+  for (const float lane : lanes) out += double{lane};
+  return out;
+}
+
 // The sum of exp((x - most) / temperature) over a block, for the widest vectors that the machine has. All clones give the
 // same bits: the order of sums is written out, and no product is fused with a sum (-ffp-contract=off).
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
@@ -44,9 +53,7 @@ mass_of_block(const float* x, size_t n, float most, float temperature) {
   for (size_t i = 0; i < kDrawBlock; i += kDrawLanes) {
     for (size_t l = 0; l < kDrawLanes; ++l) lanes[l] += weight[i + l];
   }
-  double out = 0;
-  for (const float lane : lanes) out += double{lane};
-  return out;
+  return sum_of(lanes);
 }
 
 // The largest of `x`; what is not a number is passed over. Minus infinity for none.
@@ -138,6 +145,7 @@ void Sampler::penalise(std::span<float> logits) const {
 
 SamplerScratch::SamplerScratch(int64_t V) {
   const auto size = static_cast<size_t>(V), blocks = (size + kDrawBlock - 1) / kDrawBlock;
+  block_reading_.reserve(blocks);
   block_most_.reserve(blocks);
   block_mass_.reserve(blocks);
   kept_.reserve(size);
@@ -145,21 +153,38 @@ SamplerScratch::SamplerScratch(int64_t V) {
 }
 
 // The candidates of one draw, best first, as far as they are asked for: those near the largest logit are gathered from
-// the blocks that have any, then more, until the filters are content. The result is that of sorting them all.
+// the blocks that have any, then more, until the filters are content. The result is that of sorting them all. What a
+// mask refuses is no candidate; with minus infinity it would be one that weighs nothing.
 class SamplerHead {
  public:
   using Candidate = SamplerScratch::Candidate;
 
-  SamplerHead(std::span<const float> logits, float temperature, SamplerScratch& scratch)
-      : logits_(logits), temperature_(temperature), s_(scratch) {
+  SamplerHead(std::span<float> logits, TokenMask may, float temperature, SamplerScratch& scratch)
+      : logits_(logits), may_(may), temperature_(temperature), s_(scratch) {
+    s_.block_reading_.clear();
     s_.block_most_.clear();
-    for (size_t at = 0; at < logits.size(); at += kDrawBlock) s_.block_most_.push_back(largest(block(at / kDrawBlock)));
+    for (size_t b = 0; b * kDrawBlock < logits.size(); ++b) {
+      const Reading reading = prepared(b);
+      s_.block_reading_.push_back(reading);
+      s_.block_most_.push_back(reading == kWhole ? largest(block(b)) : reading == kNothing ? -INFINITY : best_of(b));
+    }
     most_ = largest(s_.block_most_);
     s_.kept_.clear();
     s_.weight_.clear();
   }
 
   float most() const { return most_; }
+  // The lowest id of the largest logit; 0 where no token has one.
+  int32_t best() const {
+    if (most_ == -INFINITY) return 0;
+    for (size_t b = 0; b < s_.block_most_.size(); ++b) {
+      if (s_.block_most_[b] != most_) continue;
+      int32_t id = -1;
+      each(b, [&](size_t i, float x) { id = id < 0 && x == most_ ? id_of(b, i) : id; });
+      if (id >= 0) return id;
+    }
+    return 0;
+  }
 
   // The sum of all weights, in blocks: relative to the largest logit, so that no temperature overflows.
   double mass() {
@@ -178,13 +203,14 @@ class SamplerHead {
       left -= s_.block_mass_[b];
     }
     int32_t id = 0;
-    for (size_t i = 0; i < block(chosen).size(); ++i) {
-      const double weight = exp_small(scaled(block(chosen)[i]));
-      if (weight <= 0) continue;
-      id = static_cast<int32_t>(chosen * kDrawBlock + i);
-      if (left < weight) break;
+    bool found = false;
+    each(chosen, [&](size_t i, float x) {
+      const double weight = exp_small(scaled(x));
+      if (found || weight <= 0) return;
+      id = id_of(chosen, i);
+      found = left < weight;
       left -= weight;
-    }
+    });
     return id;
   }
 
@@ -212,14 +238,67 @@ class SamplerHead {
   std::span<const Candidate> kept() const { return s_.kept_; }
 
  private:
-  std::span<const float> block(size_t b) const {
+  enum Reading : uint8_t { kWhole, kSome, kNothing };  // kSome: those that the mask allows, one by one
+
+  std::span<float> block(size_t b) const {
     return logits_.subspan(b * kDrawBlock, std::min(kDrawBlock, logits_.size() - b * kDrawBlock));
   }
+  static int32_t id_of(size_t b, size_t i) { return static_cast<int32_t>(b * kDrawBlock + i); }
   float scaled(float logit) const { return (logit - most_) / temperature_; }
+  TokenMask words_of(size_t b) const {
+    constexpr size_t kWords = kDrawBlock / 32;
+    return may_.subspan(b * kWords, std::min(kWords, may_.size() - b * kWords));
+  }
+
+  // Says how a block is to be read. Where many tokens are allowed, the others get minus infinity, and it is read whole.
+  Reading prepared(size_t b) const {
+    if (may_.empty()) return kWhole;
+    int32_t any = 0, all = -1;
+    for (const int32_t word : words_of(b)) any |= word, all &= word;
+    if (any == 0) return kNothing;
+    if (all == -1) return kWhole;
+    int allowed = 0;
+    for (const int32_t word : words_of(b)) allowed += std::popcount(static_cast<uint32_t>(word));
+    if (allowed <= kFew) return kSome;
+    rule_out(words_of(b), block(b));
+    return kWhole;
+  }
+
+  // (place in the block, logit) of each of its tokens that may be drawn, ascending.
+  template <class Use>
+  void each(size_t b, Use use) const {
+    const std::span<const float> x = block(b);
+    if (s_.block_reading_[b] == kWhole) {
+      for (size_t i = 0; i < x.size(); ++i) use(i, x[i]);
+    } else if (s_.block_reading_[b] == kSome) {
+      each_allowed(b, use);
+    }
+  }
+  template <class Use>
+  void each_allowed(size_t b, Use use) const {
+    const std::span<const float> x = block(b);
+    size_t first = 0;
+    for (const int32_t word : words_of(b)) {
+      for (auto left = static_cast<uint32_t>(word); left != 0; left &= left - 1) {
+        const size_t i = first + static_cast<size_t>(std::countr_zero(left));
+        use(i, x[i]);
+      }
+      first += 32;
+    }
+  }
+
+  float best_of(size_t b) const {
+    float out = -INFINITY;
+    each_allowed(b, [&](size_t, float x) { out = x > out ? x : out; });
+    return out;
+  }
 
   double mass_of(size_t b) const {
     if (!(scaled(s_.block_most_[b]) >= -87.f)) return 0;  // so are all of its weights
-    return mass_of_block(block(b).data(), block(b).size(), most_, temperature_);
+    if (s_.block_reading_[b] == kWhole) return mass_of_block(block(b).data(), block(b).size(), most_, temperature_);
+    float lanes[kDrawLanes] = {};  // the same sums: those of the whole block have zeros in between
+    each_allowed(b, [&](size_t i, float x) { lanes[i % kDrawLanes] += exp_small(scaled(x)); });
+    return sum_of(lanes);
   }
 
   void gather() {
@@ -231,10 +310,9 @@ class SamplerHead {
     sorted_ = 0;
     for (size_t b = 0; b < s_.block_most_.size(); ++b) {
       if (!(s_.block_most_[b] >= cut)) continue;
-      const std::span<const float> x = block(b);
-      for (size_t i = 0; i < x.size(); ++i) {
-        if (x[i] >= cut) s_.kept_.push_back({static_cast<int32_t>(b * kDrawBlock + i), scaled(x[i])});
-      }
+      each(b, [&](size_t i, float x) {
+        if (x >= cut) s_.kept_.push_back({id_of(b, i), scaled(x)});
+      });
     }
   }
 
@@ -246,7 +324,8 @@ class SamplerHead {
     sorted_ = n;
   }
 
-  const std::span<const float> logits_;
+  const std::span<float> logits_;
+  const TokenMask may_;
   const float temperature_;
   SamplerScratch& s_;
   float most_ = 0, gap_ = 0;
@@ -254,18 +333,25 @@ class SamplerHead {
   bool complete_ = false;
 };
 
-int32_t Sampler::sample(std::span<float> logits, SamplerScratch& scratch) {
-  penalise(logits);
+int32_t Sampler::sample(std::span<float> logits, SamplerScratch& scratch, TokenMask may) {
+  CHECK(may.empty() || (may.size() == (logits.size() + 31) / 32 && params_.allowed_ids.empty()));
+  penalise(logits);  // what is added to minus infinity, or multiplied, leaves it: so the mask may come after it
   const uint64_t n = draws_++;
-  const int32_t id = params_.temperature <= 0 ? most_likely(logits) : draw(logits, uniform(seed_, n), scratch);
+  const bool greedy = params_.temperature <= 0;
+  int32_t id = 0;
+  if (greedy && may.empty()) {
+    id = most_likely(logits);
+  } else {
+    SamplerHead head(logits, may, greedy ? 1 : params_.temperature, scratch);
+    id = greedy ? head.best() : draw(head, uniform(seed_, n), logits.size(), scratch.weight_);
+  }
   accept(id);
   return id;
 }
 
-int32_t Sampler::draw(std::span<const float> logits, double u, SamplerScratch& scratch) const {
-  SamplerHead head(logits, params_.temperature, scratch);
-  if (!std::isfinite(head.most())) return most_likely(logits);
-  const bool filtered_k = params_.top_k > 0 && static_cast<size_t>(params_.top_k) < logits.size();
+int32_t Sampler::draw(SamplerHead& head, double u, size_t V, std::vector<double>& weight) const {
+  if (!std::isfinite(head.most())) return head.best();
+  const bool filtered_k = params_.top_k > 0 && static_cast<size_t>(params_.top_k) < V;
   const bool filtered_p = params_.top_p < 1;
   if (!filtered_k && !filtered_p && !(params_.min_p > 0)) return head.at_mass(u * head.mass());
   double all = 0;
@@ -275,7 +361,6 @@ int32_t Sampler::draw(std::span<const float> logits, double u, SamplerScratch& s
   } else if (filtered_p) {
     all = head.mass();
   }
-  std::vector<double>& weight = scratch.weight_;
   double mass = 0;
   while (const auto* candidate = head.at(weight.size())) {
     const double w = std::exp(static_cast<double>(candidate->logit));
@@ -288,6 +373,17 @@ int32_t Sampler::draw(std::span<const float> logits, double u, SamplerScratch& s
   size_t chosen = 0;
   while (chosen + 1 < weight.size() && left >= weight[chosen]) left -= weight[chosen++];
   return head.kept()[chosen].id;
+}
+
+void rule_out(TokenMask may, std::span<float> logits) {
+  CHECK(may.size() == (logits.size() + 31) / 32);
+  for (size_t word = 0; word < may.size(); ++word) {
+    float* const first = &logits[word * 32];
+    const size_t count = std::min<size_t>(32, logits.size() - word * 32);
+    auto left = ~static_cast<uint32_t>(may[word]);
+    if (count < 32) left &= (uint32_t{1} << count) - 1;
+    for (; left != 0; left &= left - 1) first[std::countr_zero(left)] = -INFINITY;
+  }
 }
 
 bool Sampler::can_sample(std::span<const float> logits) {

@@ -5,7 +5,9 @@
 //             penalties; barred ids; temperature; top-k; top-p; min-p.
 // Threads:    one per request; working memory: one per thread. Requests are drawn side by side (engine/engine_loop.cc).
 // Cost:       O(V): a pass for the largest logit of each block, one of vector exp for the sum where it is needed. Only
-//             blocks that reach into the head are looked through, and only the head is sorted.
+//             blocks that reach into the head are looked through, and only the head is sorted. Of a mask's refused
+//             tokens no logit is read or written but where they stand among many that are allowed: a draw among few
+//             tokens costs a pass over the mask.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,14 @@
 #include "kvilt/request.h"
 
 namespace kvilt {
+
+// The tokens that may be drawn: bit id % 32 of word id / 32. No words: all of them.
+using TokenMask = std::span<const int32_t>;
+
+// Minus infinity for the others.
+void rule_out(TokenMask may, std::span<float> logits);
+
+class SamplerHead;
 
 // Working memory of a thread that draws. It has room for V tokens from the start, so that no draw allocates; memory
 // that no draw needs is never touched.
@@ -32,8 +42,9 @@ class SamplerScratch {
     int32_t id;
     float logit;  // (logit - largest) / temperature
   };
-  std::vector<float> block_most_;   // the largest logit of each block
-  std::vector<double> block_mass_;  // the sum of its weights
+  std::vector<uint8_t> block_reading_;  // how each block of logits is read (SamplerHead::Reading)
+  std::vector<float> block_most_;       // the largest logit of each
+  std::vector<double> block_mass_;      // the sum of its weights
   std::vector<Candidate> kept_;
   std::vector<double> weight_;  // of the first of kept_
 };
@@ -50,8 +61,10 @@ class Sampler {
   // activations overflow gives others.
   static bool can_sample(std::span<const float> logits);
 
-  // Chooses the next token. logits (V) are changed. REQUIRES: can_sample(logits).
-  int32_t sample(std::span<float> logits, SamplerScratch& scratch);
+  // Chooses the next token among those that may come: bit for bit as if the others' logits were minus infinity from the
+  // start. logits (V) are changed. REQUIRES: can_sample(logits), with a mask those of its tokens; no bits beyond V, and
+  // not allowed_ids as well.
+  int32_t sample(std::span<float> logits, SamplerScratch& scratch, TokenMask may = {});
   // The same with working memory for this once.
   int32_t sample(std::span<float> logits) {
     SamplerScratch scratch(std::ssize(logits));
@@ -68,7 +81,7 @@ class Sampler {
   void allow_only(std::span<float> logits) const;
   void penalise(std::span<float> logits) const;
   void forget_oldest();
-  int32_t draw(std::span<const float> logits, double u, SamplerScratch& scratch) const;
+  int32_t draw(SamplerHead& head, double u, size_t V, std::vector<double>& weight) const;
   SamplingParams params_;
   uint64_t seed_;
   uint64_t draws_ = 0;

@@ -285,6 +285,66 @@ TEST(Sampler, DrawsAsIfWrittenOut) {
   EXPECT_GT(tokens.size(), 300u) << "power";
 }
 
+// Tokens that may be drawn: a few, some in every block, most, whole words of them, and all of these beside each other.
+std::vector<int32_t> mask_of(int kind, size_t V, std::mt19937& rng) {
+  std::vector<int32_t> out((V + 31) / 32);
+  for (size_t id = 0; id < V; ++id) {
+    const int here = kind < 4 ? kind : static_cast<int>(id / 256 % 4);
+    const uint32_t dice = rng() % 1000;
+    const bool may = here == 0   ? dice < 2 || id == V / 2
+                     : here == 1 ? dice < 100 + id / 128 % 4 * 100
+                     : here == 2 ? dice < 970
+                                 : id / 64 % 3 == 0;
+    if (may) out[id / 32] |= static_cast<int32_t>(uint32_t{1} << (id % 32));
+  }
+  return out;
+}
+
+// A mask, and minus infinity in the place of what it refuses, are the same bit for bit.
+TEST(Sampler, AMaskIsMinusInfinity) {
+  std::mt19937 rng(9);
+  SamplerScratch scratch(20000);
+  std::set<int32_t> tokens;
+  int draws = 0, other = 0;
+  for (const int V : {20000, 1, 31, 127, 128, 129, 3001}) {
+    for (int kind = 0; kind < 5; ++kind) {
+      std::normal_distribution<float> normal(0, kind % 2 == 0 ? 1.f : 6.f);
+      std::vector<float> logits(static_cast<size_t>(V));
+      for (float& x : logits) x = std::round(8 * normal(rng)) / 8;  // with ties
+      const std::vector<int32_t> may = mask_of(kind, logits.size(), rng);
+      std::vector<float> ruled_out = logits;
+      for (size_t id = 0; id < logits.size(); ++id) {
+        if ((static_cast<uint32_t>(may[id / 32]) >> (id % 32) & 1u) == 0) ruled_out[id] = -INFINITY;
+      }
+      std::vector<float> once = logits;
+      rule_out(may, once);
+      ASSERT_EQ(once, ruled_out);
+      for (const float temperature : {0.f, 0.7f, 1.7f}) {
+        for (const int top_k : {0, 3, 700}) {
+          for (const float top_p : {1.f, 0.9f}) {
+            for (const float min_p : {0.f, 0.02f}) {
+              SamplingParams params;
+              params.temperature = temperature, params.top_k = top_k, params.top_p = top_p, params.min_p = min_p;
+              params.repetition_penalty = 1.3f, params.presence_penalty = 0.5f;
+              params.logit_bias = {{V / 3, 4.f}, {V / 2, 2.f}, {V - 1, -HUGE_VALF}};
+              Sampler masked(params, 77, {}), plain(params, 77, {}), free(params, 77, {});
+              for (int n = 0; n < 4; ++n, ++draws) {
+                std::vector<float> a = logits, b = ruled_out, c = logits;
+                const int32_t id = masked.sample(a, scratch, may);
+                ASSERT_EQ(id, plain.sample(b, scratch)) << V << " " << kind << " " << temperature << " " << top_k;
+                other += free.sample(c, scratch) != id;
+                tokens.insert(id);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(other, draws / 3) << "power: the mask changes what is drawn";
+  EXPECT_GT(tokens.size(), 200u) << "power";
+}
+
 // A model that yields no numbers gets some token of its vocabulary; what is a number is preferred.
 TEST(Sampler, WhatIsNoNumberIsNotDrawn) {
   for (const float top_p : {1.f, 0.9f}) {
