@@ -108,7 +108,20 @@ void DiskCache::forget(uint64_t id) {
 
 void DiskCache::attach(Hooks hooks) {
   hooks_ = std::move(hooks);
+  touch_pages();
   if (sharing_) io_.every(sharing_->news_every, [this] { take_news(); });
+}
+
+// What is read first after a start goes into pages that nobody has touched, and these cost the I/O thread as much as all
+// else of a read. So some get their memory before anybody asks; between two parts a read may run.
+void DiskCache::touch_pages() {
+  constexpr int64_t kTouched = int64_t{256} << 20, kPart = int64_t{8} << 20;
+  const PageStore& store = cache_.store();
+  const int64_t end = std::min(kTouched, store.pages() * store.shape().page_bytes());
+  if (index_->segments() == 0) return;
+  for (int64_t at = 0; at < end; at += kPart) {
+    io_.write([&store, at, end] { store.touch(at, std::min(at + kPart, end)); }, 0, {});
+  }
 }
 
 // The I/O thread.

@@ -201,6 +201,7 @@ class DiskCache {
   Stored& stored(uint64_t id);
   Digest behind(uint64_t parent, int32_t tokens);
   void forget(uint64_t id);
+  void touch_pages();
   void take_news();
   struct Heard {
     Tier::News news;       // what was removed is sorted

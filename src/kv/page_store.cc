@@ -1,5 +1,8 @@
 #include "kv/page_store.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <new>
 #include <utility>
@@ -21,6 +24,19 @@ Result<PageStore> PageStore::create(const KvShape& shape, int64_t bytes) {
   } catch (const std::bad_alloc&) {
     return error(Code::kExhausted, "cannot reserve {} bytes for the KV pool; ask for less (--kv-bytes)", bytes);
   }
+}
+
+void PageStore::touch(int64_t begin, int64_t end) const {
+#ifdef MADV_POPULATE_WRITE
+  const int64_t bytes = pages_ * shape_.page_bytes();
+  const auto system_page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = [&](int64_t at, uintptr_t round_up) {
+    const auto byte = reinterpret_cast<uintptr_t>(arena_.as<std::byte>() + std::clamp<int64_t>(at, 0, bytes));
+    return (byte + round_up) / system_page * system_page;
+  };
+  const uintptr_t from = address(begin, system_page - 1), to = address(end, 0);
+  if (from < to) (void)::madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE);
+#endif
 }
 
 PageId PageStore::alloc() {

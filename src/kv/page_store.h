@@ -3,7 +3,7 @@
 // Source:     SegPagedAttention in RedKnot (docs/papers.md#redknot); docs/design/kv.md#from-the-pool-up.
 // Invariants: a page has one owner, an extent (kv/extent.h) or the spare pages of a PageList; sharing is by sharing the
 //             extent. Memory is committed when first touched.
-// Threads:    the engine thread.
+// Threads:    the engine thread; touch() any.
 // Cost:       alloc and free are O(1); with zero_freed() free takes a page's bytes at the memory's speed.
 #pragma once
 
@@ -54,6 +54,10 @@ class PageStore {
 
   PageId alloc();  // REQUIRES: free_pages() > 0
   void free(PageId page);
+  // Of the bytes that pages are handed out of first, those in [begin, end) get memory now, and not when a page is first
+  // written: a first touch may cost more than the writing (docs/results/store.md#reading-and-computing-at-once). Any
+  // thread; what is in them stays. Where the system cannot, nothing happens.
+  void touch(int64_t begin, int64_t end) const;
   // From now on a page that is given back is overwritten with zeros.
   void zero_freed() { zeroes_ = true; }
 

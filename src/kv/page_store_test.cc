@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <set>
+#include <vector>
 
 #include "kv/rows_for_test.h"
 
@@ -28,6 +32,32 @@ TEST(PageStore, RefusesAPoolThatIsTooSmall) {
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
   EXPECT_NE(refused.error().message.find("at least 6"), std::string::npos) << refused.error().message;
   EXPECT_TRUE(PageStore::create(kShape, 6 * kShape.page_bytes()).ok()) << "power: one page for each layer and KV head";
+}
+
+// The first pages have memory before they are written; what is in a page stays.
+TEST(PageStore, ATouchGivesMemoryAndChangesNothing) {
+#ifdef MADV_POPULATE_WRITE
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  PageStore store = make_store(32 * kMiB / kShape.page_bytes());
+  const auto system_page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto resident = [&](int64_t begin, int64_t end) {
+    std::vector<unsigned char> there(static_cast<size_t>(end - begin) / system_page);
+    EXPECT_EQ(::mincore(store.k(0) + begin, static_cast<size_t>(end - begin), there.data()), 0);
+    size_t out = 0;
+    for (const unsigned char page : there) out += page & 1u;
+    return static_cast<double>(out) / static_cast<double>(there.size());
+  };
+  const PageId page = store.alloc();
+  std::memset(store.k(page), 7, 16);
+  EXPECT_EQ(resident(8 * kMiB, 16 * kMiB), 0) << "power";
+  store.touch(0, 16 * kMiB);
+  EXPECT_EQ(resident(0, 16 * kMiB), 1);
+  EXPECT_EQ(resident(20 * kMiB, 32 * kMiB), 0);
+  EXPECT_EQ(std::to_integer<int>(store.k(page)[15]), 7);
+  EXPECT_EQ(std::to_integer<int>(store.k(page)[16]), 0);
+  store.touch(30 * kMiB, 100 * kMiB);  // no further than the pool
+  EXPECT_EQ(resident(30 * kMiB, 32 * kMiB), 1);
+#endif
 }
 
 TEST(PageStore, HandsOutEachPageOnceUntilItIsFreed) {
