@@ -132,7 +132,7 @@ def test_a_server_is_killed_again_and_again_while_it_writes():
             return Serve(PROBE, "--cache-redis", f"unix:{path}", "--cache-redis-timeout", "60000", "--kv-bytes", "4MiB", *KV).ready()
         with serve(redis.socket) as other:
             for round_ in range(rounds):
-                piece = 605 * 768  # bytes of a prompt and its answer
+                piece = 605 * 1536  # bytes of a prompt and its answer
                 cut = Cut(redis, int((dice.randrange(6) + 0.7) * piece) if round_ % 2 else dice.randrange(1, 6 * piece))
                 with Clients(other, answers, 1) as clients, serve(cut.path) as server:
                     cut.victim = server.process
