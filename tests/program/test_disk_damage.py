@@ -55,7 +55,7 @@ def test_files_are_damaged_while_clients_ask(tmp_path, sealed):
             while (clients.disk == 0 or not values(tmp_path)) and not clients.wrong:
                 time.sleep(0.01)
             assert errors() == 0  # power: nothing is wrong by itself
-            while errors() < ROUNDS and not clients.wrong:
+            while errors() < ROUNDS and done < 1000 * ROUNDS and not clients.wrong:
                 there = values(tmp_path)
                 done += bool(there) and damage(dice.choice(there), dice)
                 time.sleep(0.02)
