@@ -6,6 +6,7 @@ import random
 import signal
 import socket
 import sys
+import tempfile
 import threading
 
 import pytest
@@ -84,7 +85,7 @@ class Cut:
 
     def __init__(self, redis, count):
         self.redis, self.left, self.victim = redis, count, None
-        self.path = redis.folder / f"cut{count}"
+        self.path = pathlib.Path(tempfile.mkdtemp(dir=redis.folder)) / "cut"
         self.listening = socket.socket(socket.AF_UNIX)
         self.listening.bind(str(self.path))
         self.listening.listen()
@@ -137,7 +138,7 @@ def test_a_server_is_killed_again_and_again_while_it_writes():
                 with Clients(other, answers, 1) as clients, serve(cut.path) as server:
                     cut.victim = server.process
                     load_in(server, round_).join()
-                    assert server.process.wait() == -signal.SIGKILL
+                    assert server.process.wait(timeout=120) == -signal.SIGKILL
                     clients.wait()
                 cut.listening.close()
                 beside += clients.answered
