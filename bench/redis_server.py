@@ -7,6 +7,7 @@ import tempfile
 import time
 
 PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
+CLIENT = shutil.which("redis-cli") or shutil.which("valkey-cli")
 
 
 class Redis:
@@ -32,6 +33,10 @@ class Redis:
 
     def go_on(self):
         self.process.send_signal(signal.SIGCONT)
+
+    def ask(self, *words):
+        """The plain text of its answer, by its own client."""
+        return subprocess.run([CLIENT, "-s", self.socket, *words], capture_output=True, text=True, timeout=60, check=True).stdout
 
     def __enter__(self):
         return self

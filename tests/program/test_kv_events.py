@@ -218,8 +218,8 @@ class Router:
         return blocks
 
 
-def ask(server, ids, **kvilt):
-    body = {"prompt": ids, "max_tokens": 4, "temperature": 0, "kvilt": {"quality": "exact", **kvilt}}
+def ask(server, ids, max_tokens=4, **kvilt):
+    body = {"prompt": ids, "max_tokens": max_tokens, "temperature": 0, "kvilt": {"quality": "exact", **kvilt}}
     status, reply = server.post("/v1/completions", json.dumps(body))
     assert status == 200, reply
     return json.loads(reply)["usage"]["kvilt"]["prefix"]
@@ -277,6 +277,50 @@ def test_a_router_foretells_every_prefix(tmp_path, wire, reader, topic):
         late.sync()
         assert not late.blocks
         assert server.end() == 0
+
+
+def chains(router):
+    """All that the router believes to be there: each block with what is before it."""
+    out = {}
+
+    def chain(key):
+        if key not in out:
+            parent, ids = router.blocks[key]
+            out[key] = (chain(parent) if parent is not None else ()) + ids
+        return out[key]
+
+    return {chain(key) for key in router.blocks}
+
+
+def served(server, prompts):
+    """All that is there, of prompts that hold everything that was asked: nothing is kept of what asks for it."""
+    out = set()
+    for ids in prompts:
+        found = ask(server, ids + [2], publish=False, max_tokens=1) // BLOCK
+        out.update(tuple(ids[:BLOCK * (i + 1)]) for i in range(found))
+    return out
+
+
+def test_a_router_has_the_servers_blocks_and_no_others(tmp_path):
+    draw = random.Random(6)
+    documents = [[draw.randrange(3, 500) for _ in range(60)] for _ in range(12)]
+    with serve(tmp_path) as server:
+        router = Router(tmp_path).join(server)
+        clear(server)
+        prompts, compared, gone = [], 0, 0
+        for _ in range(8):
+            for _ in range(8):
+                prompts.append([token for document in draw.sample(documents, draw.randrange(1, 5)) for token in document])
+                ask(server, prompts[-1], max_tokens=1)  # so that nothing but prompts is kept
+            for _ in range(5):  # what is asked may need room, and then something leaves
+                there, removed = served(server, prompts), router.removed
+                router.sync()
+                if router.removed == removed:
+                    break
+            assert chains(router) == there and len(router.blocks) == len(there)
+            compared += len(there)
+            gone += len({tuple(ids[:BLOCK * i]) for ids in prompts for i in range(1, len(ids) // BLOCK + 1)} - there)
+        assert compared > 100 and gone > 20, (compared, gone)  # power: some are there, others have left
 
 
 @pytest.mark.parametrize("wire,reader", [("array", vllm_to_0_25), ("map", vllm_since_0_26)], ids=["array", "map"])
