@@ -69,6 +69,36 @@ TEST(KnowledgeRoutes, AChatNamesDocumentsInsteadOfSendingThem) {
   EXPECT_NE(error["error"]["message"].get<std::string>().find("lakes"), std::string::npos);
 }
 
+// Who only counts tokens has asked nothing, nor has who was refused.
+TEST(KnowledgeRoutes, HitsAreRequestsThatRan) {
+  LiveServer running;
+  post(running, kBases, {{"name", "rivers"}});
+  post(running, std::string(kBases) + "/rivers/documents", {{"documents", {{{"id", "elbe"}, {"text", "1,094 km"}}}}});
+  const auto hits = [&] { return read(running.client().Get(std::string(kBases) + "/rivers"))["hits"].get<int>(); };
+  const auto ask = [&](const std::string& path, const char* content, int status = 200) {
+    Json body = {{"max_tokens", 1}, {"documents", {{{"knowledge_base", "rivers"}, {"id", "elbe"}}}}};
+    if (path.starts_with("/v1/responses")) {
+      body["input"] = content;
+      body.erase("max_tokens");
+    } else {
+      body["messages"] = {{{"role", "user"}, {"content", content}}};
+    }
+    if (path == "/v1/embeddings") body.erase("max_tokens");
+    post(running, path, body, status);
+  };
+  for (const char* path : {"/v1/chat/completions/input_tokens", "/v1/messages/count_tokens", "/tokenize",
+                           "/apply-template", "/v1/responses/input_tokens"})
+    ask(path, "how long?");
+  EXPECT_EQ(hits(), 0);
+  ask("/v1/chat/completions", std::string(5000, 'x').c_str(), 400);
+  EXPECT_EQ(hits(), 0);
+  int asked = 0;
+  for (const char* path : {"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings"}) {
+    ask(path, "how long?");
+    EXPECT_EQ(hits(), ++asked) << path;
+  }
+}
+
 TEST(KnowledgeRoutes, DocumentsAreListedInPages) {
   LiveServer running;
   post(running, kBases, {{"name", "rivers"}});

@@ -34,6 +34,7 @@ struct Job {
   Attached attached;
   Generation generation;
   std::vector<Prompt> prompts;      // until they are submitted
+  NamedDocuments documents;         // of a chat, in its order, where it names knowledge bases; until it is submitted
   std::vector<std::string> echoes;  // per prompt, with echo; of a chat the text from which it goes on
   std::vector<int> lengths;         // per prompt: its tokens
   // Of a chat where there is something to look for in its answers; none: their text is the answer.
@@ -307,6 +308,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
   begin_record(*job, call);
   if (Status status = job->answer->submit_all(requests_of(*job)); !status.ok())
     return reply_error(response, api_error(status.error(), prompt_field), job->shape);
+  count_hits(std::exchange(job->documents, {}));
   job->log->submitted(*job->record, job->answer->id(0));
   for (int i = 0; job->reading && i < job->answer->size(); ++i)
     job->readers.push_back(std::make_unique<ChoiceReader>(*job->reading, job->one_call));
@@ -357,7 +359,7 @@ std::optional<ApiError> read_chat(const Service& service, const Call& call, Json
   job.generation = std::move(parsed.value().generation);
   if (job.generation.diagnostics) job.generation.include_usage = job.generation.stream;
   if (auto error = check_model(call.attached, job.generation.model)) return error;
-  if (auto error = settle_chat(service, call, body)) return error;
+  if (auto error = settle_chat(service, call, body, &job.documents)) return error;
   const AnswerSyntax& syntax = call.engine().info().answers;
   const bool tools = parsed.value().tools;
   if (tools && !syntax.tools)
