@@ -180,6 +180,7 @@ void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document
   }
   auto& [number, kept] = base.by_id.find(id)->second;
   if (kept) {
+    *kept->withdrawn = true;
     shelf.bytes -= kept->bytes();
     base.bytes -= kept->bytes();
     base.by_arrival.erase(number);
@@ -194,6 +195,7 @@ void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
   const auto found = base.by_id.find(id);
   if (found == base.by_id.end()) return;
   const size_t bytes = found->second.second->bytes();
+  *found->second.second->withdrawn = true;
   shelf.bytes -= bytes;
   base.bytes -= bytes;
   base.by_arrival.erase(found->second.first);
@@ -249,6 +251,7 @@ Status KnowledgeBases::erase(const std::string& tenant, const std::string& name)
   if (base->journal) base->journal->forget();
   decltype(shelf->bases)::node_type gone;  // it ends behind the lock
   MutexLock lock(mutex_);
+  for (const auto& [id, entry] : base->by_id) *entry.second->withdrawn = true;
   shelf->bytes -= base->bytes;
   gone = shelf->bases.extract(name);
   return {};

@@ -39,6 +39,8 @@ struct KnowledgeDocument {
   int64_t created = 0;  // Unix time
   int tokens = 0;
   mutable std::atomic<uint64_t> hits{0};  // requests that named it and ran, since the server started
+  // True from when it is deleted, or another one takes its place, on: before its KV is thawed (FrozenPart::withdrawn).
+  const std::shared_ptr<std::atomic<bool>> withdrawn = std::make_shared<std::atomic<bool>>(false);
   size_t bytes() const { return id.size() + title.size() + text.size(); }
 };
 using KnowledgeDocumentPtr = std::shared_ptr<const KnowledgeDocument>;

@@ -209,6 +209,24 @@ TEST(KnowledgeBases, SurviveARestart) {
   EXPECT_EQ(bases->list("a").size(), 1u);
 }
 
+// Who still works with a document knows that it is no longer there.
+TEST(KnowledgeBases, WhatLeavesIsWithdrawn) {
+  const auto bases = opened("");
+  ASSERT_TRUE(bases->create("a", "x").ok());
+  const auto replaced = document("1", "one"), removed = document("2", "two"), last = document("3", "three"),
+             anew = document("1", "other");
+  ASSERT_TRUE(bases->put("a", "x", {replaced, removed, last}).ok());
+  ASSERT_TRUE(bases->put("a", "x", {document("3", "three")}).ok());
+  EXPECT_FALSE(*replaced->withdrawn || *removed->withdrawn || *last->withdrawn) << "the same text changes nothing";
+  ASSERT_TRUE(bases->put("a", "x", {anew}).ok());
+  EXPECT_TRUE(*replaced->withdrawn);
+  ASSERT_TRUE(bases->remove("a", "x", "2").ok());
+  EXPECT_TRUE(*removed->withdrawn);
+  EXPECT_FALSE(*anew->withdrawn || *last->withdrawn);
+  ASSERT_TRUE(bases->erase("a", "x").ok());
+  EXPECT_TRUE(*anew->withdrawn && *last->withdrawn);
+}
+
 TEST(KnowledgeBases, AnEqualDocumentIsNotWritten) {
   const Folder folder;
   const auto bases = opened(folder.path());

@@ -17,6 +17,7 @@
 #include "server/anthropic_response.h"
 #include "server/chat_body.h"
 #include "server/choice_reader.h"
+#include "server/knowledge_writer.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/request_log.h"
@@ -352,6 +353,14 @@ std::optional<ApiError> check_constraint(const Call& call, const ConstraintReque
   return api_error({status.error().code, fmt::format("{}: {}", asked.field, status.error().message)}, asked.field);
 }
 
+// As the list that they are entries of was arranged.
+void reorder(NamedDocuments& documents, const std::vector<size_t>& places) {
+  if (documents.empty() || places.empty()) return;
+  NamedDocuments ordered;
+  for (const size_t place : places) ordered.push_back(std::move(documents[place]));
+  documents = std::move(ordered);
+}
+
 // A chat body in OpenAI's form becomes the job's settings and its prompt; its documents and tools may get another order.
 std::optional<ApiError> read_chat(const Service& service, const Call& call, Json& body, Job& job) {
   auto parsed = parse_chat(body, limits_of(call.attached));
@@ -366,9 +375,11 @@ std::optional<ApiError> read_chat(const Service& service, const Call& call, Json
     return ApiError{400, "this model's chat template has no place for tools", "tools", "unsupported"};
   auto places = job.orders->arrange(call.caller.tenant->name(), job.generation.cache_space(), body);
   if (!places.ok()) return api_error(places.error(), "documents_order");
+  reorder(job.documents, places.value().documents);
   job.usage.set_places(std::move(places.value()));
   auto prompt = chat_prompt(service, call, body);
   if (!prompt.ok()) return api_error(prompt.error(), "messages");
+  KnowledgeWriter::freeze_in(prompt.value(), job.documents);
   job.usage.set_documents(prompt.value().documents);
   job.prompts.push_back(std::move(prompt.value()));
   if (parsed.value().echo) job.echoes.push_back(last_text(body));
