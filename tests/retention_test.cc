@@ -1,4 +1,10 @@
 // What requests may say about how long their KV stays, through a whole engine with a small pool.
+#include <stdlib.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+
 #include "probe_prompts.h"
 
 namespace kvilt {
@@ -11,6 +17,7 @@ class RetentionEngineTest : public testing::Test {
     if (token_bytes == 0) token_bytes = open_for_test(options)->info().kv_bytes_per_token;
     options.kv_bytes = 2048 * token_bytes;
     options.pool_shares = std::move(shares);
+    options.cache_dir = cache_dir;
     engine = open_for_test(options);
   }
   Outcome come(std::vector<int32_t> ids, const std::string& tenant = "", const std::string& frozen_as = "",
@@ -21,6 +28,27 @@ class RetentionEngineTest : public testing::Test {
     if (retention != Retention::kNone)
       request.prompt.kept = {{static_cast<int32_t>(request.prompt.ids.size()), retention}};
     return ask_ok(*engine, std::move(request));
+  }
+  // head | document, as a knowledge base's is computed when it comes in.
+  void put(const std::vector<int32_t>& text, const std::string& frozen_as) {
+    Request request = request_of(join({head, text}), "prefix", 0);
+    request.prompt.marks = {{40, static_cast<int32_t>(request.prompt.ids.size())}};
+    request.clean_copy = true;
+    request.frozen_as = frozen_as;
+    ask_ok(*engine, std::move(request));
+  }
+  // head | something else | document | a question.
+  Request about(const std::vector<int32_t>& text, const std::string& name) const {
+    Request request = request_of(join({head, tokens(9, 7), text, tokens(24, 8)}), "naive", 1);
+    const TokenMark mark{49, 49 + static_cast<int32_t>(text.size())};
+    request.prompt.marks = {mark};
+    if (!name.empty()) request.prompt.frozen = {{mark, name}};
+    return request;
+  }
+  PromptUsage look_for(const std::vector<int32_t>& text) {
+    Request request = about(text, "");
+    request.publish = false;
+    return ask_ok(*engine, std::move(request)).usage();
   }
   // Texts of four times the pool, used once and used again: both kinds make room for them.
   void flood(const std::string& tenant = "") {
@@ -43,9 +71,11 @@ class RetentionEngineTest : public testing::Test {
   }
 
   std::unique_ptr<Engine> engine;
+  std::string cache_dir;
   int64_t token_bytes = 0;
   int last = 0;
-  const std::vector<int32_t> document = tokens(400, 1), other = tokens(400, 2);
+  const std::vector<int32_t> document = tokens(400, 1), other = tokens(400, 2), small = tokens(200, 4),
+                             head = tokens(40, 3);
 };
 
 TEST_F(RetentionEngineTest, AFrozenDocumentStaysUntilItIsThawed) {
@@ -62,6 +92,63 @@ TEST_F(RetentionEngineTest, AFrozenDocumentStaysUntilItIsThawed) {
   EXPECT_EQ(engine->stats().kv_pages_frozen, 0);
   flood();
   EXPECT_EQ(known(document), 0);
+}
+
+// A document of a knowledge base that lost its place has it again from the next request on that names it.
+TEST_F(RetentionEngineTest, ADocumentThatGaveWayIsFrozenAgainWhenItIsNamed) {
+  for (const bool named : {false, true}) {
+    open();
+    put(small, "rivers/elbe/");
+    for (uint32_t i = 0; i < 13; ++i) come(tokens(120, 50 + i), "", "base/" + std::to_string(i) + "/");
+    engine->thaw("", {"base/"});
+    ASSERT_EQ(engine->stats().kv_pages_frozen, 0) << "power: it gave way";
+    EXPECT_EQ(ask_ok(*engine, about(small, named ? "rivers/elbe/" : "")).usage().reused, 200);
+    EXPECT_EQ(engine->stats().kv_pages_frozen > 0, named);
+    flood();
+    EXPECT_EQ(look_for(small).reused, named ? 200 : 0);
+    engine->thaw("", {"rivers/elbe/"});
+    EXPECT_EQ(engine->stats().kv_pages_frozen, 0);
+  }
+}
+
+TEST_F(RetentionEngineTest, ADocumentThatWasClearedIsFrozenByWhoComputesIt) {
+  open();
+  put(small, "rivers/elbe/");
+  engine->clear_cache();
+  EXPECT_EQ(engine->stats().kv_pages_frozen, 0);
+  EXPECT_EQ(ask_ok(*engine, about(small, "rivers/elbe/")).usage().fresh, 273) << "power";
+  flood();
+  const PromptUsage usage = look_for(small);
+  EXPECT_GE(usage.prefix + usage.reused, 249);
+  engine->thaw("", {"rivers/elbe/"});
+  Request gone = about(small, "rivers/elbe/");
+  gone.prompt.frozen[0].withdrawn = std::make_shared<std::atomic<bool>>(true);
+  ask_ok(*engine, std::move(gone));
+  EXPECT_EQ(engine->stats().kv_pages_frozen, 0) << "it was deleted before the request published";
+  Request wrong = about(small, "rivers/elbe/");
+  wrong.prompt.frozen[0].tokens = {49, 274};
+  EXPECT_FALSE(ask(*engine, std::move(wrong)).ok());
+}
+
+TEST_F(RetentionEngineTest, ADocumentThatCameBackFromDiskIsFrozenWhenItIsNamed) {
+  for (const bool named : {false, true}) {
+    std::string folder = testing::TempDir() + "kvilt_frozen_XXXXXX";
+    cache_dir = ::mkdtemp(folder.data());
+    open();
+    put(document, "rivers/elbe/");
+    engine.reset();
+    open();
+    EXPECT_TRUE(eventually([&] { return engine->stats().disk.tokens >= 440; }));
+    const PromptUsage first = ask_ok(*engine, about(document, named ? "rivers/elbe/" : "")).usage();
+    EXPECT_EQ(first.reused, 400);
+    EXPECT_GE(first.disk, 400) << "power: it came from there";
+    flood();
+    const PromptUsage usage = look_for(document);
+    EXPECT_EQ(usage.reused, 400);
+    EXPECT_EQ(usage.disk < 400, named) << "it is still in memory, what stands before it is not";
+    engine.reset();
+    std::filesystem::remove_all(cache_dir);
+  }
 }
 
 // A whole pool of frozen texts refuses nobody.

@@ -191,8 +191,8 @@ class Engine {
   virtual void cancel(RequestId id) = 0;  // its sink still gets on_finish; unknown ids are ignored
 
   virtual void clear_cache() = 0;  // drops every cached segment that nothing uses now
-  // What is frozen under the tenant's names that begin with one of these (Request::frozen_as) is cached as anything else
-  // from now on.
+  // What is frozen under the tenant's names that begin with one of these (Request::frozen_as, Prompt::frozen) is cached as
+  // anything else from now on. Requests that run may freeze it again: FrozenPart::withdrawn.
   virtual void thaw(const std::string& tenant, const std::vector<std::string>& names) = 0;
   virtual void drain(double seconds) = 0;  // no new requests; waits for the running ones, then cancels the rest
 };

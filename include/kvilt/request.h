@@ -3,6 +3,7 @@
 // Units: tokens, seconds, bytes, floating point operations (a multiply-add is two).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -50,6 +51,15 @@ struct KeptPrefix {
   Retention retention = Retention::kNone;
 };
 
+// A marked part whose KV is frozen under this name of the tenant's when the prompt is published, until Engine::thaw: what
+// later prompts find of its text, whoever computed it.
+struct FrozenPart {
+  TokenMark tokens;
+  std::string name;
+  // Set by who is about to thaw the name: from then on nothing is frozen under it for this part. Null: that never comes.
+  std::shared_ptr<const std::atomic<bool>> withdrawn = nullptr;
+};
+
 // Where a chat's documents are: where the template has a place for them, or else in the first user message, which is made
 // if there is none.
 enum class DocumentsPlace : uint8_t { kNone, kTemplate, kFirstUserMessage, kMadeUserMessage };
@@ -62,6 +72,7 @@ struct Prompt {
   std::vector<KeptPrefix> kept = {};                 // of what has cache_control
   bool opens_reasoning = false;                      // a chat's prompt ended with AnswerSyntax::reasoning_begin
   DocumentsPlace documents = DocumentsPlace::kNone;  // of a chat with some
+  std::vector<FrozenPart> frozen = {};               // documents that the caller keeps under names
 
   // Adds tokens at the end as one marked part.
   void add_marked(std::span<const int32_t> part) {

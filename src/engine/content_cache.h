@@ -160,6 +160,9 @@ class ContentCache {
   int64_t frozen_extents() const;  // in the lists of all names
   // What holds the whole prompt is frozen under a name of the tenant's, until it is thawed.
   void freeze(const Own& own, const std::string& tenant, const std::string& name);
+  // Parts of the prompt, each under its name, as later prompts find them: a clean copy, else all pieces that hold its
+  // text, until there is one. REQUIRES: what is published of them has been.
+  void freeze(const Own& own, const std::string& tenant, std::span<const FrozenPart> parts);
   // All names that begin so.
   void thaw(const std::string& tenant, const std::string& name);
 
@@ -254,6 +257,9 @@ class ContentCache {
   void remember(SegmentId id, const Runs& lost, bool again);
   void regret(SegmentId id, const SegmentPart& part, OwnerId owner);
   std::vector<ExtentKeep> extents_of(const Own& own, int32_t end) const;
+  std::vector<ExtentKeep> extents_of(std::span<const Piece> pieces) const;
+  std::vector<Piece> holders_of(const Own& own, const TokenMark& part) const;
+  void freeze(const std::vector<ExtentKeep>& extents, const std::string& tenant, const std::string& name);
   void forget_frozen(Extent& extent);
   void thaw_all();
   void cut(SegmentId id, const Runs& lost);

@@ -365,6 +365,11 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
     if (kept.tokens < 0 || kept.tokens > size)
       return error(Code::kInvalidArgument, "kept: {} tokens; the prompt has {}", kept.tokens, size);
   }
+  for (const FrozenPart& part : request.prompt.frozen) {
+    const auto [begin, end] = part.tokens;
+    if (begin < 0 || begin >= end || end > size)
+      return error(Code::kInvalidArgument, "frozen: tokens {} to {}; the prompt has {}", begin, end, size);
+  }
   int32_t last = 0;
   for (const TokenMark& mark : request.prompt.marks) {
     if (mark.begin < last || mark.end <= mark.begin || mark.end > size) {

@@ -187,6 +187,9 @@ void EngineLoop::finish_prefill(Sequence& s) {
     now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
     keep_with_preference(s);
   }
+  // Also where it published nothing itself: what it was asked about was there already.
+  if (may_publish(s) && !s.request.prompt.frozen.empty())
+    parts_.cache->freeze(own_of(s, now.layout, now.prefill_len), s.request.tenant, s.request.prompt.frozen);
   if (s.request.season && first && !now.own_kv) season(s);
   const int64_t looked_again = now.prefill->looks_again();
   now.prefill.reset();                                     // also T x D floats that no decode step needs

@@ -5,9 +5,12 @@
 // Invariants: an extent that is evicted is in no list any more.
 // Threads:    the engine thread.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/content_cache.h"
+#include "engine/mark_runs.h"
+#include "engine/piece_lists.h"
 
 namespace kvilt {
 
@@ -48,21 +51,50 @@ void ContentCache::tenant_pools(std::vector<TenantPool>& out) const {
   }
 }
 
-// Of cached segments: what the request reads and wrote itself, and what others have published of the same text.
+namespace {
+
+// Of cached segments.
+void add_extents(const std::vector<SegmentPart>& parts, std::vector<ExtentKeep>& out) {
+  for (const SegmentPart& part : parts) {
+    for (const ExtentKeep& extent : part.kv->extents_of(part.of_kv(part.positions())).list) {
+      if (extent && !extent->segments.empty()) out.push_back(extent);
+    }
+  }
+}
+
+}  // namespace
+
+// What the request reads and wrote itself, and what others have published of the same text.
 std::vector<ExtentKeep> ContentCache::extents_of(const Own& own, int32_t end) const {
   std::vector<ExtentKeep> out;
-  const auto add = [&](const std::vector<SegmentPart>& parts) {
-    for (const SegmentPart& part : parts) {
-      for (const ExtentKeep& extent : part.kv->extents_of(part.of_kv(part.positions())).list) {
-        if (extent && !extent->segments.empty()) out.push_back(extent);
-      }
-    }
-  };
-  add(view_of(own.kv, {0, end}));
-  for (const Piece& piece : index_.find_prefix(own.tokens.first(static_cast<size_t>(end)), own.domains.exact, end)) {
+  add_extents(view_of(own.kv, {0, end}), out);
+  const auto known = index_.find_prefix(own.tokens.first(static_cast<size_t>(end)), own.domains.exact, end);
+  std::ranges::move(extents_of(known), std::back_inserter(out));
+  return out;
+}
+
+std::vector<ExtentKeep> ContentCache::extents_of(std::span<const Piece> pieces) const {
+  std::vector<ExtentKeep> out;
+  for (const Piece& piece : pieces) {
     if (const CachedSegment* segment = segments_.find(piece.segment))
-      add(segment->within(piece.segment_offset, piece.count));
+      add_extents(segment->within(piece.segment_offset, piece.count), out);
   }
+  return out;
+}
+
+// Where prompts with other text before it find the part whole: exact KV before that of the request's policy.
+std::vector<Piece> ContentCache::holders_of(const Own& own, const TokenMark& part) const {
+  const Run whole{0, part.end - part.begin};
+  const auto text = own.tokens.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(whole.size()));
+  std::vector<Piece> out;
+  for (const auto kind : {&ContentDomains::exact, &ContentDomains::approximate}) {
+    own.domains.each([&](const ContentDomains& of) {
+      if (of.*kind != 0) fill_gaps(index_.find_pieces(text, 0, of.*kind, min_segment_, {&whole, 1}), min_segment_, out);
+    });
+  }
+  int32_t held = 0;
+  for (const Piece& piece : out) held += piece.count;
+  if (held < whole.size()) out.clear();
   return out;
 }
 
@@ -74,14 +106,34 @@ void ContentCache::retain(const Own& own, int32_t end, Retention retention) {
 }
 
 void ContentCache::freeze(const Own& own, const std::string& tenant, const std::string& name) {
-  if (!own.kv.whole()) return;
+  if (own.kv.whole()) freeze(extents_of(own, own.layout.prompt_len), tenant, name);
+}
+
+// No name that somebody gives ends so (server/knowledge_writer.h), and who thaws the name thaws this too.
+constexpr const char* kMakeshift = "until there is a clean copy";
+
+void ContentCache::freeze(const Own& own, const std::string& tenant, std::span<const FrozenPart> parts) {
+  const std::vector<Piece> clean = find_clean(own.tokens, runs_of(own.marks), own.domains);
+  for (const FrozenPart& part : parts) {
+    if (part.withdrawn && *part.withdrawn) continue;
+    const auto copy = std::ranges::find(clean, part.tokens.begin, &Piece::pos);
+    if (copy != clean.end()) {
+      thaw(tenant, part.name + kMakeshift);
+      freeze(extents_of({&*copy, 1}), tenant, part.name);
+    } else if (const std::vector<Piece> pieces = holders_of(own, part.tokens); !pieces.empty()) {
+      freeze(extents_of(pieces), tenant, part.name + kMakeshift);
+    }
+  }
+}
+
+void ContentCache::freeze(const std::vector<ExtentKeep>& extents, const std::string& tenant, const std::string& name) {
   const auto [it, fresh] = frozen_.try_emplace(tenant + '\0' + name);
   Frozen& frozen = it->second;
   if (fresh) {
     frozen.number = ++last_frozen_;
     frozen_by_number_.emplace(frozen.number, it);
   }
-  for (const ExtentKeep& extent : extents_of(own, own.layout.prompt_len)) {
+  for (const ExtentKeep& extent : extents) {
     const auto same = [&](const ExtentKeep& kept) { return kept.get() == extent.get(); };
     if (std::ranges::none_of(frozen.extents, same)) frozen.extents.push_back(extent);
     extent->freeze(frozen.number);  // again where it had to give way meanwhile

@@ -1,5 +1,8 @@
 // What the content cache keeps with preference: frozen texts and pins outlive what is ordinary, and no longer than they
 // may.
+#include <atomic>
+#include <memory>
+
 #include "engine/content_cache_for_test.h"
 
 namespace kvilt {
@@ -11,8 +14,8 @@ class RetentionTest : public ContentCacheTest {
     open(kRoom);
     cache->store().idle().set_clock([this] { return now; });
   }
-  Asked freeze(const Tokens& tokens, const std::string& name) {
-    Asked asked = ask(tokens);
+  Asked freeze(const Tokens& tokens, const std::string& name, std::vector<TokenMark> marks = {}) {
+    Asked asked = ask(tokens, std::move(marks));
     cache->freeze(asked.own(domains), "tenant", name);
     return asked;
   }
@@ -27,13 +30,34 @@ class RetentionTest : public ContentCacheTest {
       if (i % 2 == 0) ask(text(1000 + last, 40));
     }
   }
+  // A prompt that names its marked part.
+  Asked name(const Tokens& tokens, TokenMark part, const std::string& as, bool withdrawn = false) {
+    Asked asked = ask(tokens, {part});
+    const auto gone = std::make_shared<std::atomic<bool>>(withdrawn);
+    cache->freeze(asked.own(domains), "tenant", std::vector<FrozenPart>{{part, as, gone}});
+    return asked;
+  }
+  // So much else is frozen that a document gives way, and the pool still holds all; then that is thawed.
+  void make_way() {
+    for (int i = 0; i < 13; ++i) freeze(text(500 + i, 64), "base/" + std::to_string(i) + "/");
+    cache->thaw("tenant", "base/");
+  }
+  // Found as a piece behind other text.
+  bool placed(const Tokens& tokens) {
+    const auto size = static_cast<int32_t>(tokens.size());
+    return pieces(join(b, tokens, end), {{20, 20 + size}}) == Runs{{20, 20 + size}};
+  }
+  bool has_clean_copy(const Tokens& tokens) {
+    const std::vector<TokenMark> marks{{20, 20 + static_cast<int32_t>(tokens.size())}};
+    return cache->without_clean_copy(join(b, tokens, end), marks, domains).empty();
+  }
   bool there(const Tokens& tokens) { return prefix(join(tokens, question)) == static_cast<int32_t>(tokens.size()); }
   int64_t frozen() { return cache->store().idle().frozen(); }
 
   static constexpr int64_t kRoom = 120;  // blocks of 8 tokens; an extent is 256 tokens
   int64_t now = 1000;
   int last = 0;
-  const Tokens doc = text(5, 64), other = text(6, 64);
+  const Tokens doc = text(5, 64), other = text(6, 64), end = text(7, 12);
 };
 
 TEST_F(RetentionTest, AFrozenTextOutlivesWhatIsOrdinary) {
@@ -91,6 +115,72 @@ TEST_F(RetentionTest, WhatGaveWayIsForgottenWhenItLeaves) {
   EXPECT_GT(cache->frozen_extents(), 0) << "power check";
   EXPECT_TRUE(cache->make_room(cache->store().pages()));
   EXPECT_EQ(cache->frozen_extents(), 0);
+}
+
+// A prompt that names a document by its name freezes it again: the document's own KV, none of the prompt's.
+TEST_F(RetentionTest, WhatGaveWayIsFrozenAgainByWhoNamesIt) {
+  for (const bool named : {false, true}) {
+    open(kRoom);
+    freeze(doc, "rivers/elbe/", {{0, 64}});
+    make_way();
+    ASSERT_EQ(frozen(), 0) << "power: it gave way";
+    ASSERT_TRUE(placed(doc)) << "power: it is still there";
+    const Tokens chat = join(more, doc, question);
+    named ? name(chat, {9, 73}, "rivers/elbe/") : ask(chat, {{9, 73}});
+    EXPECT_EQ(frozen(), named ? 8 * kBlock : 0);
+    flood();
+    EXPECT_EQ(placed(doc), named);
+    cache->thaw("tenant", "rivers/elbe/");
+    EXPECT_EQ(frozen(), 0);
+  }
+}
+
+TEST_F(RetentionTest, WhatWasDeletedMeanwhileIsNotFrozen) {
+  name(join(doc, question), {0, 64}, "rivers/elbe/", true);
+  EXPECT_EQ(frozen(), 0);
+  EXPECT_EQ(cache->frozen_extents(), 0);
+  name(join(doc, question), {0, 64}, "rivers/elbe/", false);
+  EXPECT_GT(frozen(), 0) << "power";
+}
+
+// The second of two documents is computed behind the first: that KV is kept until there is a clean copy.
+TEST_F(RetentionTest, WithoutACleanCopyWhatHoldsTheTextIsFrozen) {
+  const TokenMark second{64, 128};
+  {
+    const Asked chat = ask(join(other, doc, question), {{0, 64}, second});
+    cache->freeze(chat.own(domains), "tenant", std::vector<FrozenPart>{{second, "rivers/elbe/"}});
+  }
+  EXPECT_GT(frozen(), 8 * kBlock);
+  flood();
+  EXPECT_TRUE(placed(doc));
+  EXPECT_FALSE(has_clean_copy(doc));
+  ask(doc, {{0, 64}}, false);
+  ASSERT_TRUE(has_clean_copy(doc));
+  name(join(more, doc, question), {9, 73}, "rivers/elbe/");
+  EXPECT_EQ(frozen(), 8 * kBlock) << "the clean copy alone";
+  flood();
+  EXPECT_TRUE(has_clean_copy(doc));
+  cache->thaw("tenant", "rivers/elbe/");
+  EXPECT_EQ(frozen(), 0);
+}
+
+// Behind a piece it is approximate, and found by requests of the policy that computed it.
+TEST_F(RetentionTest, WhatAPolicyLeftIsFrozenToo) {
+  ask(other, {{0, 64}});
+  const TokenMark second{73, 137};
+  {
+    const Asked chat = ask(join(more, other, doc, question), {{9, 73}, second});
+    ASSERT_EQ(chat.layout.pieces, (Runs{{9, 73}})) << "power: it was computed behind a piece";
+    cache->freeze(chat.own(domains), "tenant", std::vector<FrozenPart>{{second, "rivers/elbe/"}});
+  }
+  EXPECT_GT(frozen(), 0);
+  EXPECT_TRUE(placed(doc)) << "power";
+  flood();
+  EXPECT_TRUE(placed(doc));
+  EXPECT_FALSE(placed(other)) << "power";
+  cache->thaw("tenant", "rivers/elbe/");
+  flood();
+  EXPECT_FALSE(placed(doc));
 }
 
 TEST_F(RetentionTest, ClearingThaws) {

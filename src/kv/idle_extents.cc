@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 #include "kv/extent.h"
@@ -23,13 +24,21 @@ Extent* extent_of(Evictable* item) { return static_cast<Extent*>(item); }
 }  // namespace
 
 IdleExtents::Line::Line() {
-  for (int i = 0; i < kPins; ++i) pinned.emplace_back(EvictionOrder::Rule::kLru);
-  for (int i = 0; i < kUses; ++i) frozen.emplace_back(EvictionOrder::Rule::kLru);
+  for (size_t i = 0; i < kPins; ++i) pins.emplace_back(EvictionOrder::Rule::kLru);
+}
+
+IdleExtents::Owner::Owner(size_t its_line) : line(its_line) {
+  for (size_t i = 0; i < kUses; ++i) by_uses.emplace_back(EvictionOrder::Rule::kLru);
 }
 
 IdleExtents::IdleExtents(int64_t pool_pages) : pool_(pool_pages), clock_(steady_seconds) {
   lines_.emplace_back().share = pool_pages;
-  owners_.emplace_back();
+  add_to(0);
+}
+
+void IdleExtents::add_to(size_t line) {
+  lines_[line].owners.push_back(static_cast<OwnerId>(owners_.size()));
+  owners_.emplace_back(line);
 }
 
 OwnerId IdleExtents::add_owner(double share) {
@@ -40,7 +49,8 @@ OwnerId IdleExtents::add_owner(double share) {
     lines_.emplace_back().share = std::min(lines_[0].share, pages);
     lines_[0].share -= lines_.back().share;
   }
-  owners_.push_back({line});
+  add_to(line);
+  for (const OwnerId owner : lines_[line].owners) let_some_go(owner);  // it was alone until now
   return static_cast<OwnerId>(owners_.size() - 1);
 }
 
@@ -58,24 +68,44 @@ Extent* IdleExtents::Line::next_ordinary() const {
 // The one whose time is over first.
 Extent* IdleExtents::Line::next_pinned() const {
   Extent* first = nullptr;
-  for (const EvictionOrder& order : pinned) {
+  for (const EvictionOrder& order : pins) {
     Extent* const next = extent_of(order.next());
     if (next && (!first || next->pinned_until_ < first->pinned_until_)) first = next;
   }
   return first;
 }
 
-Extent* IdleExtents::Line::next_frozen() const {
-  for (const EvictionOrder& order : frozen) {
-    if (Evictable* const next = order.next()) return extent_of(next);
-  }
-  return nullptr;
+bool IdleExtents::Line::beyond(int64_t pages, double part) const {
+  return static_cast<double>(pages) > part * static_cast<double>(share);
 }
 
-Extent* IdleExtents::Line::next() const {
-  if (Extent* const next = next_ordinary()) return next;
-  if (Extent* const next = next_pinned()) return next;
-  return next_frozen();
+size_t IdleExtents::Owner::least_used() const {
+  size_t uses = 0;
+  while (uses < kUses && !by_uses[uses].next()) ++uses;
+  return uses;
+}
+
+// Of its owners' least used the one with the fewest uses; of such the one that waits longest.
+Extent* IdleExtents::next_frozen(const Line& line) const {
+  Extent* least = nullptr;
+  std::pair<size_t, uint64_t> of_least;
+  for (const OwnerId id : line.owners) {
+    const Owner& owner = owners_[id];
+    if (owner.frozen == 0) continue;
+    const size_t uses = owner.least_used();
+    Extent* const next = extent_of(owner.by_uses[uses].next());
+    const std::pair of_next(uses, owner.by_uses[uses].since(*next));
+    if (least && of_next > of_least) continue;
+    least = next;
+    of_least = of_next;
+  }
+  return least;
+}
+
+Extent* IdleExtents::next_of(const Line& line) const {
+  if (Extent* const next = line.next_ordinary()) return next;
+  if (Extent* const next = line.next_pinned()) return next;
+  return next_frozen(line);
 }
 
 // Where nobody holds more than its share and yet there is no room, it is the asking owner that is about to: the shares
@@ -97,7 +127,7 @@ Extent* IdleExtents::next(OwnerId wanted_by) const {
     if (!fullest || fill(line) > fill(*fullest)) fullest = &line;
   }
   if (!from) from = fullest;
-  return from ? from->next() : nullptr;
+  return from ? next_of(*from) : nullptr;
 }
 
 void IdleExtents::missed(OwnerId owner, int64_t pages, bool of_again, double odds) {
@@ -111,30 +141,36 @@ void IdleExtents::held(OwnerId owner, int64_t by) {
 
 // The sums over what waits.
 void IdleExtents::waiting(Extent& extent, int64_t by) {
+  Owner& owner = owners_[extent.owner_];
+  Line& line = lines_[owner.line];
   idle_ += by;
-  lines_[owners_[extent.owner_].line].idle += by;
+  line.idle += by;
   if (extent.kind_ == Kind::kPinned) {
     pinned_ += by;
-    owners_[extent.owner_].pinned += by;
+    line.pinned += by;
+    owner.pinned += by;
   }
-  if (extent.kind_ == Kind::kFrozen) frozen_idle_ += by;
+  if (extent.kind_ == Kind::kFrozen) {
+    line.frozen += by;
+    owner.frozen += by;
+  }
 }
 
 EvictionOrder& IdleExtents::order_for(Extent& extent) {
-  Line& line = lines_[owners_[extent.owner_].line];
+  Owner& owner = owners_[extent.owner_];
+  Line& line = lines_[owner.line];
   if (extent.frozen()) {
     extent.kind_ = Kind::kFrozen;
-    return line.frozen[std::min(static_cast<int>(std::bit_width(extent.uses_)), kUses - 1)];
+    return owner.by_uses[std::min(static_cast<size_t>(std::bit_width(extent.uses_)), kUses - 1)];
   }
-  const auto within = [&](int64_t pinned, double share) {
-    return static_cast<double>(pinned + extent.pages()) <= share * static_cast<double>(pool_);
-  };
-  const bool pinned = extent.retention_ != Retention::kNone && within(pinned_, kMostPinned) &&
-                      within(owners_[extent.owner_].pinned, kMostPinnedByOne);
+  const double most_by_one = owner.line == 0 ? kMostPinnedByOne : kMostPinned;
+  const bool pinned = extent.retention_ != Retention::kNone &&
+                      !line.beyond(line.pinned + extent.pages(), kMostPinned) &&
+                      !line.beyond(owner.pinned + extent.pages(), most_by_one);
   if (pinned) {
     extent.kind_ = Kind::kPinned;
     extent.pinned_until_ = clock_() + kRetained[static_cast<int>(extent.retention_)];
-    return line.pinned[static_cast<size_t>(extent.retention_) - 1];
+    return line.pins[static_cast<size_t>(extent.retention_) - 1];
   }
   extent.kind_ = Kind::kOrdinary;
   return line.ordinary[static_cast<int>(extent.order)];
@@ -145,7 +181,7 @@ void IdleExtents::enter(Extent& extent) {
   extent.waits_in_ = &order;
   order.enter(extent, extent.pages(), ++uses_);
   waiting(extent, extent.pages());
-  if (extent.kind_ == Kind::kFrozen) let_some_go();
+  if (extent.kind_ == Kind::kFrozen) let_some_go(extent.owner_);
 }
 
 void IdleExtents::leave(Extent& extent) {
@@ -157,23 +193,26 @@ void IdleExtents::end_pins() {
   if (pinned_ == 0) return;
   const int64_t now = clock_();
   for (Line& line : lines_) {
-    for (EvictionOrder& order : line.pinned) {  // each in the order in which its times end
+    for (EvictionOrder& order : line.pins) {  // each in the order in which its times end
       for (Extent* next; (next = extent_of(order.next())) && next->pinned_until_ <= now;)
         next->retain(Retention::kNone);
     }
   }
 }
 
-void IdleExtents::let_some_go() {
-  while (static_cast<double>(frozen_idle_) > kMostFrozen * static_cast<double>(pool_)) {
-    Extent* least = nullptr;
-    for (const Line& line : lines_) {
-      Extent* const next = line.next_frozen();
-      if (next && (!least || next->uses_ < least->uses_)) least = next;
-    }
-    CHECK(least);
-    least->give_way();
-  }
+// Whether another tenant is known that has no share either. Who has no name is none.
+bool IdleExtents::has_others(OwnerId owner) const {
+  return owners_[owner].line == 0 && std::ssize(lines_[0].owners) > (owner == 0 ? 1 : 2);
+}
+
+// Its own beyond what it may have of the line; then the line's least used, whose ever they are.
+void IdleExtents::let_some_go(OwnerId id) {
+  const Owner& owner = owners_[id];
+  const Line& line = lines_[owner.line];
+  const bool has_others_here = has_others(id);
+  while (has_others_here && line.beyond(owner.frozen, kMostFrozenByOne))
+    extent_of(owner.by_uses[owner.least_used()].next())->give_way();
+  while (line.beyond(line.frozen, kMostFrozen)) next_frozen(line)->give_way();
 }
 
 }  // namespace kvilt

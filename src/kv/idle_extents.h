@@ -4,14 +4,17 @@
 //             what nobody else needs is lent. Within a line the kinds give way one after the other: ordinary (in the
 //             order of kv/eviction_order.h), pinned for a time, frozen. Nothing here is kept at any price: requests
 //             that run need room, and take the frozen too when nothing else is left.
-// Pinned:     for some minutes or hours from its last use on; then it is ordinary. An owner's pins may hold a quarter of
-//             the pool, and all pins half of it: what is beyond that waits as ordinary.
-// Frozen:     until it is thawed, or until frozen extents fill nine tenths of the pool: then those with the fewest uses
-//             become ordinary. Uses are told apart by powers of two.
-// Invariants: while an extent of an owner above its share waits, none of an owner that is not leaves. Without shares,
-//             pins and frozen texts the order is that of EvictionOrder alone (docs/results/eviction.md).
+// Pinned:     for some minutes or hours from its last use on; then it is ordinary. The pins of a line may hold half of its
+//             share, those of one of several owners a quarter: what is beyond that waits as ordinary.
+// Frozen:     until it is thawed, or until a line's frozen extents fill nine tenths of its share: then those with the
+//             fewest uses become ordinary. Uses are told apart by powers of two. Where tenants are known that have no
+//             share, one of them has half of their line frozen at most, and its own become ordinary beyond that.
+// Invariants: while an extent of an owner above its share waits, none of an owner that is not leaves. What an owner has
+//             pinned or frozen depends on nobody in another line. Without shares, pins and frozen texts the order is that
+//             of EvictionOrder alone (docs/results/eviction.md).
 // Threads:    one owner, the engine thread.
-// Cost:       O(1) but for one look at each line per eviction. Waiting allocates nothing.
+// Cost:       O(1) but for one look at each line per eviction, and at each of its owners where only frozen texts are left.
+//             Waiting allocates nothing.
 // Not here:   who asks for pins and frozen texts (engine/retention.cc).
 #pragma once
 
@@ -19,6 +22,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <vector>
 
 #include "kv/eviction_order.h"
 #include "kvilt/retention.h"
@@ -37,7 +41,9 @@ class IdleExtents {
   enum class Order : uint8_t { kPieces, kChains };
   using Seconds = std::function<int64_t()>;  // a clock that does not go back
 
-  static constexpr double kMostFrozen = .9, kMostPinned = .5, kMostPinnedByOne = .25;  // of the pool's pages
+  // Of the pages of a line's share; ByOne: an owner's, in the line of those that have no share. Of frozen ones that counts
+  // while another tenant is known there.
+  static constexpr double kMostFrozen = .9, kMostFrozenByOne = .5, kMostPinned = .5, kMostPinnedByOne = .25;
 
   explicit IdleExtents(int64_t pool_pages);
   void set_clock(Seconds clock) { clock_ = std::move(clock); }
@@ -56,6 +62,7 @@ class IdleExtents {
   // Pages of an owner's extents, those in use included; and of those that wait, the pinned ones.
   int64_t held_by(OwnerId owner) const { return owners_[owner].held; }
   int64_t pinned_by(OwnerId owner) const { return owners_[owner].pinned; }
+  int64_t frozen_by(OwnerId owner) const { return owners_[owner].frozen; }  // of those that wait
   int64_t share_of(OwnerId owner) const;  // in pages; of one that has none: what is left to all such
   int64_t own_share(OwnerId owner) const { return owners_[owner].line > 0 ? share_of(owner) : 0; }
   int64_t pinned() const { return pinned_; }
@@ -63,22 +70,26 @@ class IdleExtents {
 
  private:
   friend class Extent;
-  static constexpr int kPins = 3, kUses = 8;
+  static constexpr size_t kPins = 3, kUses = 8;
   enum class Kind : uint8_t { kOrdinary, kPinned, kFrozen };
+  using Orders = std::deque<EvictionOrder>;  // each the least recently used first
   struct Line {
     EvictionOrder ordinary[2] = {EvictionOrder(EvictionOrder::Rule::kAdaptive),
                                  EvictionOrder(EvictionOrder::Rule::kLru)};
-    std::deque<EvictionOrder> pinned, frozen;  // by retention; by uses
-    int64_t share = 0, held = 0, idle = 0;
+    Orders pins;                                                    // by retention
+    int64_t share = 0, held = 0, idle = 0, pinned = 0, frozen = 0;  // pages; from idle on of what waits
+    std::vector<OwnerId> owners;
     Line();
-    Extent* next() const;
     Extent* next_ordinary() const;
     Extent* next_pinned() const;
-    Extent* next_frozen() const;
+    bool beyond(int64_t pages, double part) const;  // of its share
   };
   struct Owner {
     size_t line = 0;
-    int64_t held = 0, pinned = 0;
+    Orders by_uses;  // what is frozen
+    int64_t held = 0, pinned = 0, frozen = 0;
+    explicit Owner(size_t its_line);
+    size_t least_used() const;  // the first of by_uses in which something waits; kUses: nothing does
   };
 
   // For extents. held: it has so many pages more. waits: the same of one that waits.
@@ -87,13 +98,17 @@ class IdleExtents {
   void enter(Extent& extent);
   void leave(Extent& extent);
   EvictionOrder& order_for(Extent& extent);
-  void let_some_go();  // frozen ones, where they are too many
+  void add_to(size_t line);
+  Extent* next_of(const Line& line) const;
+  Extent* next_frozen(const Line& line) const;
+  bool has_others(OwnerId owner) const;
+  void let_some_go(OwnerId owner);  // frozen ones, where it has too many
 
   int64_t pool_;
   Seconds clock_;
   std::deque<Line> lines_;  // deques: extents point into them
   std::deque<Owner> owners_;
-  int64_t idle_ = 0, pinned_ = 0, frozen_ = 0, frozen_idle_ = 0;
+  int64_t idle_ = 0, pinned_ = 0, frozen_ = 0;
   uint64_t uses_ = 0;  // a clock that counts
 };
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -200,6 +201,109 @@ TEST_F(IdleExtentsTest, FrozenTextsShrinkFromTheLeastUsed) {
   EXPECT_FALSE(all[5]->frozen());
   EXPECT_EQ(all[5]->frozen_for().size(), 1u) << "it keeps its name";
   EXPECT_EQ(idle().next(), all[5]);
+}
+
+TEST_F(IdleExtentsTest, OfSeveralTenantsNoneFreezesMoreThanHalf) {
+  open(20);
+  const OwnerId a = idle().add_owner(0);
+  const auto freeze = [](Extent& e) { e.freeze(1); };
+  Extents of_a;
+  for (int i = 0; i < 18; ++i) of_a.push_back(make(a, freeze));
+  EXPECT_EQ(idle().frozen_by(a), 18 * each) << "it is alone";
+  use(of_a[0]);
+  const OwnerId b = idle().add_owner(0);
+  EXPECT_EQ(idle().frozen_by(a), 10 * each) << "half, from then on";
+  EXPECT_TRUE(of_a[0]->frozen()) << "its least used ones went";
+  EXPECT_FALSE(of_a[1]->frozen());
+  Extents of_b;
+  for (int i = 0; i < 8; ++i) of_b.push_back(make(b, freeze));
+  EXPECT_EQ(idle().frozen_by(b), 8 * each);
+  EXPECT_EQ(idle().frozen_by(a), 10 * each) << "nobody loses what it may have";
+  use(of_b[7]);
+  for (Extent* const one : of_a) {
+    if (one->frozen()) use(one);
+  }
+  for (int i = 0; i < 4; ++i) make(b, freeze);
+  EXPECT_EQ(idle().frozen_by(b), 8 * each) << "nine tenths of all";
+  EXPECT_EQ(idle().frozen_by(a), 10 * each) << "the least used are b's own";
+  EXPECT_TRUE(of_b[7]->frozen());
+}
+
+TEST_F(IdleExtentsTest, AShareBoundsWhatIsPinnedAndFrozen) {
+  open(20);
+  const OwnerId a = idle().add_owner(.5), b = idle().add_owner(.3);
+  const auto freeze = [](Extent& e) { e.freeze(1); };
+  const auto pin = [](Extent& e) { e.retain(Retention::kHour); };
+  for (int i = 0; i < 10; ++i) make(a, freeze);
+  EXPECT_EQ(idle().frozen_by(a), 9 * each) << "nine tenths of its share, with nobody else there";
+  for (int i = 0; i < 6; ++i) make(b, pin);
+  EXPECT_EQ(idle().pinned_by(b), 3 * each) << "half of its share";
+  for (int i = 0; i < 4; ++i) make(0, i < 2 ? pin : freeze);
+  EXPECT_EQ(idle().pinned_by(0), each) << "a quarter of what is left";
+  EXPECT_EQ(idle().frozen_by(0), 2 * each) << "alone in the line";
+  EXPECT_EQ(idle().frozen_by(a), 9 * each);
+  EXPECT_EQ(idle().pinned_by(b), 3 * each);
+}
+
+// Whatever is frozen and pinned by whom in whatever order: nobody has more of it than it may, and nobody's texts are
+// thawed for the sake of an owner in another line, nor for one that has more than it may.
+TEST_F(IdleExtentsTest, WhatOneFreezesThawsNobodyElsesWithoutNeed) {
+  int own = 0, of_line = 0, refused = 0;
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    open(40);
+    const std::vector<OwnerId> owners{0, idle().add_owner(.25), idle().add_owner(.2), idle().add_owner(0),
+                                      idle().add_owner(0)};
+    const auto line_of = [&](OwnerId owner) { return idle().own_share(owner) > 0 ? owner : 0; };
+    const auto part = [&](OwnerId owner, double of) { return of * static_cast<double>(idle().share_of(owner)); };
+    std::mt19937 rng(seed);
+    for (int step = 0; step < 600; ++step) {
+      const OwnerId owner = owners[seed % 2 == 0 ? rng() % owners.size() : std::min<size_t>(4, rng() % 8)];
+      Extent* changed = nullptr;
+      const unsigned what = rng() % 10;
+      if (kept.empty() || what < 4) {
+        changed = make(owner);
+      } else {
+        changed = extent_of(*kept[rng() % kept.size()]);
+      }
+      std::map<Extent*, bool> before;
+      for (const auto& segment : kept) before[extent_of(*segment)] = extent_of(*segment)->frozen();
+      const OwnerId by = changed->owner();
+      const auto mine = idle().frozen_by(by);
+      if (what < 7) {
+        changed->freeze(1);
+      } else if (what < 8) {
+        const auto pinned = idle().pinned_by(by);
+        changed->retain(Retention::kHour);
+        refused += !changed->frozen() && idle().pinned_by(by) == pinned;
+      } else {
+        use(changed);
+      }
+      const bool over = line_of(by) == 0 && static_cast<double>(mine + each) > part(by, IdleExtents::kMostFrozenByOne);
+      for (const auto& [extent, frozen] : before) {
+        if (!frozen || extent->frozen()) continue;
+        ASSERT_EQ(line_of(extent->owner()), line_of(by)) << seed << " " << step;
+        ASSERT_TRUE(!over || extent->owner() == by) << seed << " " << step;
+        (extent->owner() == by ? own : of_line) += 1;
+      }
+      double pinned_in_common = 0, frozen_in_common = 0;
+      for (const OwnerId of : owners) {
+        const bool shares = line_of(of) != 0;
+        const auto frozen = static_cast<double>(idle().frozen_by(of)), pins = static_cast<double>(idle().pinned_by(of));
+        ASSERT_LE(frozen, part(of, shares ? IdleExtents::kMostFrozen : IdleExtents::kMostFrozenByOne));
+        ASSERT_LE(pins, part(of, shares ? IdleExtents::kMostPinned : IdleExtents::kMostPinnedByOne));
+        frozen_in_common += shares ? 0 : frozen;
+        pinned_in_common += shares ? 0 : pins;
+      }
+      ASSERT_LE(frozen_in_common, part(0, IdleExtents::kMostFrozen));
+      ASSERT_LE(pinned_in_common, part(0, IdleExtents::kMostPinned));
+    }
+    kept.clear();
+    for (const OwnerId owner : owners) ASSERT_EQ(idle().frozen_by(owner) + idle().pinned_by(owner), 0);
+    ASSERT_EQ(idle().pages() + idle().pinned() + idle().frozen(), 0) << "every page was counted back";
+  }
+  EXPECT_GT(own, 50) << "power";
+  EXPECT_GT(of_line, 20) << "power";
+  EXPECT_GT(refused, 50) << "power";
 }
 
 TEST_F(IdleExtentsTest, RequestsWinOverFrozenTexts) {

@@ -48,14 +48,17 @@ Result<std::vector<Prompt>> document_prompts(const Service& service, const Call&
   return call.engine().document_prompts(body);
 }
 
-std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body) {
+std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body, NamedDocuments* named) {
   if (const Json effort = body.value("reasoning_effort", Json()); !effort.is_null()) {
     if (auto error = set_effort(body, effort, "reasoning_effort")) return error;
   }
   if (auto error = settle_custom_tools(body)) return error;
   const auto has_room = [&](size_t bytes) { return service.take_room_for(call, bytes); };
-  const Status filled = service.knowledge().fill(call.caller.tenant->name(), body, has_room);
-  if (filled.ok()) return std::nullopt;
+  auto filled = service.knowledge().fill(call.caller.tenant->name(), body, has_room);
+  if (filled.ok()) {
+    if (named) *named = std::move(filled.value());
+    return std::nullopt;
+  }
   if (filled.error().code == Code::kUnavailable) return ApiError{503, filled.error().message, "", "overloaded"};
   return api_error(filled.error(), "documents");
 }

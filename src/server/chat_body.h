@@ -10,6 +10,7 @@
 
 #include "kvilt/request.h"
 #include "server/json_fields.h"
+#include "server/knowledge_bases.h"
 
 namespace kvilt::server {
 
@@ -19,7 +20,9 @@ struct Call;
 // A body in OpenAI's form: `reasoning_effort` as chat_template_kwargs (thinking_effort.h), custom tools as functions
 // (custom_tools.h), and documents of the caller's knowledge bases in place of their names. REQUIRES: it is an object.
 // Those documents count as the body does (MemoryGate): it waits for its turn, and is a 503 (`overloaded`) without one.
-std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body);
+// named: what they are, for who has the chat computed.
+std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body,
+                                    NamedDocuments* named = nullptr);
 // The text of the last message, whose content is a string or a list of parts.
 std::string last_text(const Json& body);
 

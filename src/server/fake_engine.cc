@@ -178,8 +178,12 @@ Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
   }
   if (const auto documents = request.find("documents"); documents != request.end() && documents->is_array()) {
     if (!documents->empty()) prompt.documents = DocumentsPlace::kFirstUserMessage;
-    for (const Json& document : *documents) {
+    for (size_t i = 0; i < documents->size(); ++i) {
+      const Json& document = (*documents)[i];
+      const auto begin = static_cast<int32_t>(prompt.ids.size());
       if (document.is_object() && document.contains("text")) append_content(document["text"], prompt);
+      const auto end = static_cast<int32_t>(prompt.ids.size());
+      if (end > begin) prompt.parts.push_back({PromptPart::Of::kDocument, static_cast<int32_t>(i), -1, begin, end});
     }
   }
   const bool goes_on = request.value("continue_final_message", Json()) == true;

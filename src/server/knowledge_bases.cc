@@ -56,13 +56,18 @@ bool same(const KnowledgeDocument& a, const KnowledgeDocument& b) {
 }
 
 Json as_document(const KnowledgeDocument& document) {
-  ++document.hits;
   Json out = {{"text", document.text}};
   if (!document.title.empty()) out["title"] = document.title;
   return out;
 }
 
 }  // namespace
+
+void count_hits(const NamedDocuments& named) {
+  for (const NamedDocument& one : named) {
+    if (one.document) ++one.document->hits;
+  }
+}
 
 std::vector<KnowledgeDocumentPtr> KnowledgeBases::in_order(const Base& base) {
   std::vector<KnowledgeDocumentPtr> out;
@@ -175,6 +180,7 @@ void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document
   }
   auto& [number, kept] = base.by_id.find(id)->second;
   if (kept) {
+    *kept->withdrawn = true;
     shelf.bytes -= kept->bytes();
     base.bytes -= kept->bytes();
     base.by_arrival.erase(number);
@@ -189,6 +195,7 @@ void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
   const auto found = base.by_id.find(id);
   if (found == base.by_id.end()) return;
   const size_t bytes = found->second.second->bytes();
+  *found->second.second->withdrawn = true;
   shelf.bytes -= bytes;
   base.bytes -= bytes;
   base.by_arrival.erase(found->second.first);
@@ -244,6 +251,7 @@ Status KnowledgeBases::erase(const std::string& tenant, const std::string& name)
   if (base->journal) base->journal->forget();
   decltype(shelf->bases)::node_type gone;  // it ends behind the lock
   MutexLock lock(mutex_);
+  for (const auto& [id, entry] : base->by_id) *entry.second->withdrawn = true;
   shelf->bytes -= base->bytes;
   gone = shelf->bases.extract(name);
   return {};
@@ -386,11 +394,12 @@ Result<std::vector<KnowledgeDocumentPtr>> KnowledgeBases::named(const std::strin
   return std::vector<KnowledgeDocumentPtr>{std::move(one)};
 }
 
-Status KnowledgeBases::fill(const std::string& tenant, Json& body, FunctionRef<bool(size_t bytes)> has_room) const {
-  if (!body.is_object()) return {};
+Result<NamedDocuments> KnowledgeBases::fill(const std::string& tenant, Json& body,
+                                            FunctionRef<bool(size_t bytes)> has_room) const {
+  if (!body.is_object()) return NamedDocuments();
   const auto entries = body.find("documents");
   const auto refers = [](const Json& entry) { return entry.is_object() && entry.contains("knowledge_base"); };
-  if (entries == body.end() || !entries->is_array() || std::ranges::none_of(*entries, refers)) return {};
+  if (entries == body.end() || !entries->is_array() || std::ranges::none_of(*entries, refers)) return NamedDocuments();
   std::map<size_t, std::vector<KnowledgeDocumentPtr>> asked;  // by the entry's place
   size_t bytes = 0;
   for (size_t i = 0; i < entries->size() && bytes <= limits_.asked_bytes; ++i) {
@@ -406,16 +415,21 @@ Status KnowledgeBases::fill(const std::string& tenant, Json& body, FunctionRef<b
   }
   if (!has_room(bytes)) return error(Code::kUnavailable, "other large requests are being read: try again soon");
   Json filled = Json::array();
+  NamedDocuments out;
   for (size_t i = 0; i < entries->size(); ++i) {
     const auto documents = asked.find(i);
     if (documents == asked.end()) {
       filled.push_back(std::move((*entries)[i]));
+      out.emplace_back();
       continue;
     }
-    for (const KnowledgeDocumentPtr& document : documents->second) filled.push_back(as_document(*document));
+    for (const KnowledgeDocumentPtr& document : documents->second) {
+      filled.push_back(as_document(*document));
+      out.push_back({(*entries)[i]["knowledge_base"].get<std::string>(), document});
+    }
   }
   *entries = std::move(filled);
-  return {};
+  return out;
 }
 
 }  // namespace kvilt::server

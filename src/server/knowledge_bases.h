@@ -38,10 +38,20 @@ struct KnowledgeDocument {
   std::string id, title, text;
   int64_t created = 0;  // Unix time
   int tokens = 0;
-  mutable std::atomic<uint64_t> hits{0};  // chats that named it since the server started
+  mutable std::atomic<uint64_t> hits{0};  // requests that named it and ran, since the server started
+  // True from when it is deleted, or another one takes its place, on: before its KV is thawed (FrozenPart::withdrawn).
+  const std::shared_ptr<std::atomic<bool>> withdrawn = std::make_shared<std::atomic<bool>>(false);
   size_t bytes() const { return id.size() + title.size() + text.size(); }
 };
 using KnowledgeDocumentPtr = std::shared_ptr<const KnowledgeDocument>;
+
+// An entry of a chat's documents: of which base it is; null: the client sent it.
+struct NamedDocument {
+  std::string base;
+  KnowledgeDocumentPtr document;
+};
+using NamedDocuments = std::vector<NamedDocument>;  // all entries, in order; none where no base is named
+void count_hits(const NamedDocuments& named);
 
 struct KnowledgeBaseInfo {
   std::string name;
@@ -86,9 +96,9 @@ class KnowledgeBases {
   Result<KnowledgeDocumentPtr> find(const std::string& tenant, const std::string& name, const std::string& id) const;
 
   // Entries of body["documents"] of the form {"knowledge_base": NAME, "id": ID} become that document, those without an
-  // id all of the base. Each counts as a hit. body: a chat's; what is wrong with other entries is not seen here.
-  // has_room: is asked once, before a text is copied, with the bytes of all of them. kUnavailable: it said no.
-  Status fill(const std::string& tenant, Json& body, FunctionRef<bool(size_t bytes)> has_room) const;
+  // id all of the base. Returns what the entries are then. body: a chat's; what is wrong with other entries is not seen
+  // here. has_room: is asked once, before a text is copied, with the bytes of all of them. kUnavailable: it said no.
+  Result<NamedDocuments> fill(const std::string& tenant, Json& body, FunctionRef<bool(size_t bytes)> has_room) const;
 
  private:
   struct Base {

@@ -130,20 +130,28 @@ TEST(KnowledgeBases, AChatNamesThem) {
   ASSERT_TRUE(bases->put("a", "rivers", {document("elbe", "1,094 km", "Elbe"), document("rhine", "1,233 km")}).ok());
   Json body = Json::parse(R"({"documents": [{"text": "own"}, {"knowledge_base": "rivers", "id": "rhine"},
                                             {"knowledge_base": "rivers"}]})");
-  ASSERT_TRUE(bases->fill("a", body, any_room).ok());
+  const auto named = bases->fill("a", body, any_room);
+  ASSERT_TRUE(named.ok());
   EXPECT_EQ(body["documents"], Json::parse(R"([{"text": "own"}, {"text": "1,233 km"},
                                               {"text": "1,094 km", "title": "Elbe"}, {"text": "1,233 km"}])"));
+  EXPECT_EQ(bases->info("a", "rivers")->hits, 0u) << "nothing was asked yet";
+  count_hits(*named);
   EXPECT_EQ(bases->info("a", "rivers")->hits, 3u);
+  ASSERT_EQ(named->size(), 4u) << "one for each entry";
+  EXPECT_EQ((*named)[0].document, nullptr) << "the client's own";
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ((*named)[i].base, "rivers");
+  EXPECT_EQ((*named)[2].document->id, "elbe");
+  EXPECT_EQ((*named)[3].document->id, "rhine");
   for (const char* wrong : {R"([{"knowledge_base": 1}])", R"([{"knowledge_base": "rivers", "id": 2}])",
                             R"([{"knowledge_base": "rivers", "id": "elbe", "text": "mine"}])",
                             R"([{"knowledge_base": "lakes"}])", R"([{"knowledge_base": "rivers", "id": "nile"}])"}) {
     Json bad = {{"documents", Json::parse(wrong)}};
-    const Status filled = bases->fill("a", bad, any_room);
+    const auto filled = bases->fill("a", bad, any_room);
     ASSERT_FALSE(filled.ok()) << wrong;
     EXPECT_TRUE(filled.error().message.starts_with("documents[0]")) << filled.error().message;
   }
   Json none = Json::parse(R"({"documents": [{"text": "own"}]})"), same = none;
-  EXPECT_TRUE(bases->fill("a", none, any_room).ok());
+  EXPECT_TRUE(bases->fill("a", none, any_room)->empty());
   EXPECT_EQ(none, same);
 }
 
@@ -168,7 +176,7 @@ TEST(KnowledgeBases, RoomIsAskedForBeforeTextsAreCopied) {
     bytes.push_back(all);
     return false;
   };
-  const Status refused = bases->fill("a", body, no_room);
+  const auto refused = bases->fill("a", body, no_room);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kUnavailable);
   EXPECT_EQ(bytes, (std::vector<size_t>{61 + 81 + 81}));
@@ -201,13 +209,33 @@ TEST(KnowledgeBases, SurviveARestart) {
   EXPECT_EQ(bases->list("a").size(), 1u);
 }
 
+// Who still works with a document knows that it is no longer there.
+TEST(KnowledgeBases, WhatLeavesIsWithdrawn) {
+  const auto bases = opened("");
+  ASSERT_TRUE(bases->create("a", "x").ok());
+  const auto replaced = document("1", "one"), removed = document("2", "two"), last = document("3", "three"),
+             anew = document("1", "other");
+  ASSERT_TRUE(bases->put("a", "x", {replaced, removed, last}).ok());
+  ASSERT_TRUE(bases->put("a", "x", {document("3", "three")}).ok());
+  EXPECT_FALSE(*replaced->withdrawn || *removed->withdrawn || *last->withdrawn) << "the same text changes nothing";
+  ASSERT_TRUE(bases->put("a", "x", {anew}).ok());
+  EXPECT_TRUE(*replaced->withdrawn);
+  ASSERT_TRUE(bases->remove("a", "x", "2").ok());
+  EXPECT_TRUE(*removed->withdrawn);
+  EXPECT_FALSE(*anew->withdrawn || *last->withdrawn);
+  ASSERT_TRUE(bases->erase("a", "x").ok());
+  EXPECT_TRUE(*anew->withdrawn && *last->withdrawn);
+}
+
 TEST(KnowledgeBases, AnEqualDocumentIsNotWritten) {
   const Folder folder;
   const auto bases = opened(folder.path());
   ASSERT_TRUE(bases->create("a", "x").ok());
   ASSERT_TRUE(bases->put("a", "x", {document("1", "one", "title"), document("2", "two")}).ok());
   Json chat = {{"documents", {{{"knowledge_base", "x"}, {"id", "1"}}}}};
-  ASSERT_TRUE(bases->fill("a", chat, any_room).ok());
+  const auto named = bases->fill("a", chat, any_room);
+  ASSERT_TRUE(named.ok());
+  count_hits(*named);
   const auto size = [&] { return fs::file_size(folder.only_file()); };
   const auto before = size();
   EXPECT_TRUE(bases->put("a", "x", {document("1", "one", "title")}).ok());

@@ -69,6 +69,80 @@ TEST(KnowledgeRoutes, AChatNamesDocumentsInsteadOfSendingThem) {
   EXPECT_NE(error["error"]["message"].get<std::string>().find("lakes"), std::string::npos);
 }
 
+// A chat freezes the documents that it names under their names, where they stand in its prompt: it may be that they had
+// to give way. What the client sends itself has no name.
+TEST(KnowledgeRoutes, AChatFreezesWhatItNames) {
+  LiveServer running;
+  post(running, kBases, {{"name", "rivers"}});
+  const std::string documents = std::string(kBases) + "/rivers/documents";
+  post(running, documents,
+       {{"documents", {{{"id", "elbe"}, {"text", "1,094 km"}}, {{"id", "rhine"}, {"text", "1,233 km"}}}}});
+  const auto frozen = [&](const std::string& path, const Json& named, const char* order = "given") {
+    Json body = {{"max_tokens", 1}, {"documents", named}, {"documents_order", order}};
+    if (path == "/v1/responses") {
+      body["input"] = "how long?";
+      body.erase("max_tokens");
+    } else {
+      body["messages"] = {{{"role", "user"}, {"content", "how long?"}}};
+    }
+    post(running, path, body);
+    const Request request = running.engine->last_request();
+    std::string out;
+    for (const FrozenPart& part : request.prompt.frozen) {
+      const auto first = request.prompt.ids.begin();
+      out += part.name + " " + std::string(first + part.tokens.begin, first + part.tokens.end) + " ";
+    }
+    return out;
+  };
+  const Json elbe = {{"knowledge_base", "rivers"}, {"id", "elbe"}},
+             rhine = {{"knowledge_base", "rivers"}, {"id", "rhine"}};
+  const Json own = {{"text", "its own"}};
+  for (const char* path : {"/v1/chat/completions", "/v1/messages", "/v1/responses"}) {
+    EXPECT_EQ(frozen(path, {own, rhine}), "rivers/rhine/ 1,233 km ") << path;
+    EXPECT_EQ(frozen(path, {{{"knowledge_base", "rivers"}}}), "rivers/elbe/ 1,094 km rivers/rhine/ 1,233 km ") << path;
+    EXPECT_EQ(frozen(path, {own}), "") << path;
+  }
+  frozen("/v1/chat/completions", {elbe, rhine, own}, "any");
+  EXPECT_EQ(frozen("/v1/chat/completions", {own, rhine, elbe}, "any"), "rivers/elbe/ 1,094 km rivers/rhine/ 1,233 km ")
+      << "in the order in which they are asked about";
+  frozen("/v1/chat/completions", {elbe, rhine});
+  const std::vector<FrozenPart> parts = running.engine->last_request().prompt.frozen;
+  ASSERT_EQ(parts.size(), 2u);
+  read(running.client().Delete(documents + "/elbe"));
+  EXPECT_TRUE(*parts[0].withdrawn) << "a chat that still runs does not freeze it";
+  EXPECT_FALSE(*parts[1].withdrawn);
+}
+
+// Who only counts tokens has asked nothing, nor has who was refused.
+TEST(KnowledgeRoutes, HitsAreRequestsThatRan) {
+  LiveServer running;
+  post(running, kBases, {{"name", "rivers"}});
+  post(running, std::string(kBases) + "/rivers/documents", {{"documents", {{{"id", "elbe"}, {"text", "1,094 km"}}}}});
+  const auto hits = [&] { return read(running.client().Get(std::string(kBases) + "/rivers"))["hits"].get<int>(); };
+  const auto ask = [&](const std::string& path, const char* content, int status = 200) {
+    Json body = {{"max_tokens", 1}, {"documents", {{{"knowledge_base", "rivers"}, {"id", "elbe"}}}}};
+    if (path.starts_with("/v1/responses")) {
+      body["input"] = content;
+      body.erase("max_tokens");
+    } else {
+      body["messages"] = {{{"role", "user"}, {"content", content}}};
+    }
+    if (path == "/v1/embeddings") body.erase("max_tokens");
+    post(running, path, body, status);
+  };
+  for (const char* path : {"/v1/chat/completions/input_tokens", "/v1/messages/count_tokens", "/tokenize",
+                           "/apply-template", "/v1/responses/input_tokens"})
+    ask(path, "how long?");
+  EXPECT_EQ(hits(), 0);
+  ask("/v1/chat/completions", std::string(5000, 'x').c_str(), 400);
+  EXPECT_EQ(hits(), 0);
+  int asked = 0;
+  for (const char* path : {"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings"}) {
+    ask(path, "how long?");
+    EXPECT_EQ(hits(), ++asked) << path;
+  }
+}
+
 TEST(KnowledgeRoutes, DocumentsAreListedInPages) {
   LiveServer running;
   post(running, kBases, {{"name", "rivers"}});

@@ -4,6 +4,7 @@
 
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "server/knowledge_journal.h"
@@ -36,6 +37,15 @@ Result<std::shared_ptr<KnowledgeDocument>> KnowledgeWriter::read(const Json& ent
 std::string KnowledgeWriter::frozen_as(const std::string& base) { return base + "/"; }
 std::string KnowledgeWriter::frozen_as(const std::string& base, const std::string& id) {
   return frozen_as(base) + id + "/";
+}
+
+void KnowledgeWriter::freeze_in(Prompt& prompt, const NamedDocuments& documents) {
+  for (const PromptPart& part : prompt.parts) {
+    if (part.of != PromptPart::Of::kDocument || std::cmp_greater_equal(part.index, documents.size())) continue;
+    const auto& [base, document] = documents[static_cast<size_t>(part.index)];
+    if (!document) continue;
+    prompt.frozen.push_back({{part.begin, part.end}, frozen_as(base, document->id), document->withdrawn});
+  }
 }
 
 Status KnowledgeWriter::put(const std::vector<KnowledgeDocumentPtr>& documents) {

@@ -1,6 +1,7 @@
 // server/knowledge_writer.h: documents on their way into a knowledge base: read, put, and frozen under their names.
 // Role:       what comes in by a list (routes_knowledge.cc) and what comes in bulk (bulk_insert.h) share: ids, what
-//             takes the place of another text, and whose frozen KV ends with that.
+//             takes the place of another text, and whose frozen KV ends with that; and the names for chats that ask
+//             about them.
 // Threads:    the HTTP thread that answers.
 #pragma once
 
@@ -26,6 +27,9 @@ class KnowledgeWriter {
   static std::string frozen_as(const std::string& base);
   static std::string frozen_as(const std::string& base, const std::string& id);
   std::string frozen_as(const KnowledgeDocument& document) const { return frozen_as(base_, document.id); }
+
+  // A chat's documents are frozen under their names again, when its prompt is published: they may have had to give way.
+  static void freeze_in(Prompt& prompt, const NamedDocuments& documents);
 
   const std::string& base() const { return base_; }
   // All of them or none (KnowledgeBases::put). What they take the place of is thawed.

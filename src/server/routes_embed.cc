@@ -104,8 +104,9 @@ void embed(const Service& service, const Call& call, httplib::Response& response
   if (!parsed.ok()) return reply_error(response, parsed.error());
   EmbedRequest& wanted = parsed.value();
   if (auto error = check(call, wanted.generation)) return reply_error(response, *error);
+  NamedDocuments documents;
   if (wanted.chat) {
-    if (auto error = settle_chat(service, call, call.body)) return reply_error(response, *error);
+    if (auto error = settle_chat(service, call, call.body, &documents)) return reply_error(response, *error);
   }
   const int width = call.engine().info().width;
   if (wanted.dimensions > width) {
@@ -132,6 +133,7 @@ void embed(const Service& service, const Call& call, httplib::Response& response
     rows[i] = {{"object", "embedding"}, {"index", i}, {"embedding", wanted.base64 ? as_base64(values) : Json(values)}};
   };
   if (!run_batch(call, response, std::move(requests), name, add)) return;
+  count_hits(documents);
   reply_json(response, {{"id", answer_id("embd-")},
                         {"object", "list"},
                         {"created", std::time(nullptr)},

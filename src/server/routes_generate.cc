@@ -17,6 +17,7 @@
 #include "server/anthropic_response.h"
 #include "server/chat_body.h"
 #include "server/choice_reader.h"
+#include "server/knowledge_writer.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/request_log.h"
@@ -34,6 +35,7 @@ struct Job {
   Attached attached;
   Generation generation;
   std::vector<Prompt> prompts;      // until they are submitted
+  NamedDocuments documents;         // of a chat, in its order, where it names knowledge bases; until it is submitted
   std::vector<std::string> echoes;  // per prompt, with echo; of a chat the text from which it goes on
   std::vector<int> lengths;         // per prompt: its tokens
   // Of a chat where there is something to look for in its answers; none: their text is the answer.
@@ -307,6 +309,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
   begin_record(*job, call);
   if (Status status = job->answer->submit_all(requests_of(*job)); !status.ok())
     return reply_error(response, api_error(status.error(), prompt_field), job->shape);
+  count_hits(std::exchange(job->documents, {}));
   job->log->submitted(*job->record, job->answer->id(0));
   for (int i = 0; job->reading && i < job->answer->size(); ++i)
     job->readers.push_back(std::make_unique<ChoiceReader>(*job->reading, job->one_call));
@@ -350,6 +353,14 @@ std::optional<ApiError> check_constraint(const Call& call, const ConstraintReque
   return api_error({status.error().code, fmt::format("{}: {}", asked.field, status.error().message)}, asked.field);
 }
 
+// As the list that they are entries of was arranged.
+void reorder(NamedDocuments& documents, const std::vector<size_t>& places) {
+  if (documents.empty() || places.empty()) return;
+  NamedDocuments ordered;
+  for (const size_t place : places) ordered.push_back(std::move(documents[place]));
+  documents = std::move(ordered);
+}
+
 // A chat body in OpenAI's form becomes the job's settings and its prompt; its documents and tools may get another order.
 std::optional<ApiError> read_chat(const Service& service, const Call& call, Json& body, Job& job) {
   auto parsed = parse_chat(body, limits_of(call.attached));
@@ -357,16 +368,18 @@ std::optional<ApiError> read_chat(const Service& service, const Call& call, Json
   job.generation = std::move(parsed.value().generation);
   if (job.generation.diagnostics) job.generation.include_usage = job.generation.stream;
   if (auto error = check_model(call.attached, job.generation.model)) return error;
-  if (auto error = settle_chat(service, call, body)) return error;
+  if (auto error = settle_chat(service, call, body, &job.documents)) return error;
   const AnswerSyntax& syntax = call.engine().info().answers;
   const bool tools = parsed.value().tools;
   if (tools && !syntax.tools)
     return ApiError{400, "this model's chat template has no place for tools", "tools", "unsupported"};
   auto places = job.orders->arrange(call.caller.tenant->name(), job.generation.cache_space(), body);
   if (!places.ok()) return api_error(places.error(), "documents_order");
+  reorder(job.documents, places.value().documents);
   job.usage.set_places(std::move(places.value()));
   auto prompt = chat_prompt(service, call, body);
   if (!prompt.ok()) return api_error(prompt.error(), "messages");
+  KnowledgeWriter::freeze_in(prompt.value(), job.documents);
   job.usage.set_documents(prompt.value().documents);
   job.prompts.push_back(std::move(prompt.value()));
   if (parsed.value().echo) job.echoes.push_back(last_text(body));
