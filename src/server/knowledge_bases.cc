@@ -13,7 +13,7 @@
 namespace kvilt::server {
 namespace {
 
-constexpr size_t kLeastDead = size_t{64} << 10;  // less is not worth a second file
+constexpr int64_t kLeastDead = int64_t{64} << 10;  // less is not worth a second file
 
 Error no_base(const std::string& name) {
   return error(Code::kNotFound, "there is no knowledge base '{}': POST /v1/knowledge_bases makes one",
@@ -30,8 +30,7 @@ std::string put_line(const KnowledgeDocument& document) {
                  {"title", document.title},
                  {"text", document.text},
                  {"created", document.created},
-                 {"tokens", document.tokens}}}}) +
-         "\n";
+                 {"tokens", document.tokens}}}});
 }
 
 Result<KnowledgeDocumentPtr> read_put(const Json& put) {
@@ -89,39 +88,52 @@ Result<std::unique_ptr<KnowledgeBases>> KnowledgeBases::open(const std::string& 
   return out;
 }
 
-// Reads one file.
+// Reads one file. Of version 1, lines are void by their documents' ids.
 Status KnowledgeBases::load(const std::string& path, KnowledgeJournal::Owner& owner, Base& base) {
   Shelf read;
-  std::map<std::string, size_t> lines;  // bytes of those that hold, by their document
-  size_t dead = 0;
-  const auto line = [&](const Json& change, size_t bytes) KVILT_REQUIRES(mutex_) -> Status {
-    if (!change.is_object()) return error(Code::kCorrupt, "this is no object");
+  std::vector<KnowledgeJournal::Place> voids;
+  const auto no_longer = [&](const std::string& id) {
+    if (const auto old = base.by_id.find(id); old != base.by_id.end()) voids.push_back(old->second.line);
+  };
+  const auto line = [&](const Json& change, KnowledgeJournal::Place place) KVILT_REQUIRES(mutex_) -> Status {
     if (const auto put = change.find("put"); put != change.end() && put->is_object()) {
       KVILT_ASSIGN(KnowledgeDocumentPtr document, read_put(*put));
-      dead += std::exchange(lines[document->id], bytes);
-      add(read, base, std::move(document));
+      no_longer(document->id);
+      add(read, base, std::move(document), place);
       return {};
     }
     if (const auto id = change.find("remove"); id != change.end() && id->is_string()) {
-      const auto removed = lines.extract(id->get<std::string>());
-      dead += bytes + (removed ? removed.mapped() : 0);
+      no_longer(id->get<std::string>());
+      voids.push_back(place);
       take_out(read, base, id->get<std::string>());
       return {};
     }
     return error(Code::kCorrupt, "neither 'put' nor 'remove'");
   };
   KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line, sync_));
-  const bool mostly_dead = base.journal && dead >= kLeastDead && 2 * dead > static_cast<size_t>(base.journal->size());
-  return mostly_dead ? write_anew(owner, base) : Status();
+  if (!base.journal) return {};
+  int64_t alive = 0;
+  for (const auto& [id, entry] : base.by_id) alive += entry.line.bytes;
+  const int64_t dead = base.journal->size() - alive;
+  const bool mostly_dead = dead >= kLeastDead && 2 * dead > base.journal->size();
+  bool anew = false;
+  if (mostly_dead || base.journal->is_old()) {
+    KVILT_ASSIGN(anew, write_anew(owner, base));
+  }
+  if (!anew) base.journal->clean(voids);
+  return {};
 }
 
-// Where the disk has no room for it, the old file goes on.
-Status KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& base) const {
+// False: the disk has no room for it, and the old file goes on.
+Result<bool> KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& base) {
+  std::vector<KnowledgeJournal::Place> lines;
   auto written = [&]() -> Result<std::unique_ptr<KnowledgeJournal>> {
     KVILT_ASSIGN(auto anew, base.journal->begin_again(owner));
     Status done;
     for (const KnowledgeDocumentPtr& document : in_order(base)) {
-      if (done.ok()) done = anew->add(put_line(*document));
+      const auto line = anew->add({KnowledgeJournal::Change{put_line(*document)}});
+      if (!(done = line.ok() ? Status() : line.error()).ok()) break;
+      lines.push_back(line.value()[0]);
     }
     if (done.ok()) done = anew->sync();
     if (done.ok()) return anew;
@@ -129,13 +141,16 @@ Status KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& ba
     return done.error();
   }();
   if (!written.ok()) {
-    spdlog::warn("{}: it is mostly void lines, and could not be written anew", written.error().message);
-    return {};
+    spdlog::warn("{}: it has void lines, and could not be written anew", written.error().message);
+    return false;
   }
   // What is written into a file that may not be in its place is lost by a crash: this ends the start.
   KVILT_ASSIGN(const bool placed, written.value()->take_place());
-  if (placed) base.journal = std::move(written.value());
-  return {};
+  if (!placed) return false;
+  base.journal = std::move(written.value());
+  size_t i = 0;
+  for (const KnowledgeDocumentPtr& document : in_order(base)) base.by_id.at(document->id).line = lines[i++];
+  return true;
 }
 
 Status KnowledgeBases::load() {
@@ -162,18 +177,23 @@ const KnowledgeBases::Base* KnowledgeBases::find_base(const std::string& tenant,
   return base == shelf->second.bases.end() ? nullptr : &base->second;
 }
 
+std::optional<KnowledgeJournal::Place> KnowledgeBases::line_of(const Base& base, const std::string& id) {
+  const auto found = base.by_id.find(id);
+  return found == base.by_id.end() ? std::nullopt : std::optional(found->second.line);
+}
+
 // It comes last. Where memory ends nothing has changed: both entries are made before anything else.
-void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document) {
+void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document, KnowledgeJournal::Place line) {
   const size_t bytes = document->bytes();
   const std::string id = document->id;
   const auto last = base.by_arrival.try_emplace(arrivals_ + 1, document).first;
   try {
-    base.by_id.try_emplace(id, 0, nullptr);
+    base.by_id.try_emplace(id);
   } catch (...) {
     base.by_arrival.erase(last);
     throw;
   }
-  auto& [number, kept] = base.by_id.find(id)->second;
+  auto& [number, kept, where] = base.by_id.find(id)->second;
   if (kept) {
     shelf.bytes -= kept->bytes();
     base.bytes -= kept->bytes();
@@ -181,6 +201,7 @@ void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document
   }
   number = ++arrivals_;
   kept = std::move(document);
+  where = line;
   shelf.bytes += bytes;
   base.bytes += bytes;
 }
@@ -188,10 +209,10 @@ void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document
 void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
   const auto found = base.by_id.find(id);
   if (found == base.by_id.end()) return;
-  const size_t bytes = found->second.second->bytes();
+  const size_t bytes = found->second.document->bytes();
   shelf.bytes -= bytes;
   base.bytes -= bytes;
-  base.by_arrival.erase(found->second.first);
+  base.by_arrival.erase(found->second.number);
   base.by_id.erase(found);
 }
 
@@ -257,7 +278,7 @@ Status KnowledgeBases::check_room(const Shelf& shelf, const Base& base,
   for (const auto& [id, size] : bytes_of) {
     bytes += size;
     const auto old = base.by_id.find(std::string(id));
-    old == base.by_id.end() ? ++fresh : left += old->second.second->bytes();  // it makes room for its successor
+    old == base.by_id.end() ? ++fresh : left += old->second.document->bytes();  // it makes room for its successor
   }
   if (bytes > left) {
     return error(Code::kOverLimit, "documents: they need {} bytes, and {} of {} are left (--knowledge-bytes)", bytes,
@@ -280,17 +301,19 @@ Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
   for (const KnowledgeDocumentPtr& document : documents) last[document->id] = document.get();
   std::erase_if(documents, [&](const KnowledgeDocumentPtr& document) {
     const auto old = base->by_id.find(document->id);
-    const bool known = old != base->by_id.end() && same(*old->second.second, *document);
+    const bool known = old != base->by_id.end() && same(*old->second.document, *document);
     return known || last[document->id] != document.get();
   });
   if (documents.empty()) return {};
+  std::vector<KnowledgeJournal::Place> lines(documents.size());
   if (base->journal) {
-    std::string lines;
-    for (const KnowledgeDocumentPtr& document : documents) lines += put_line(*document);
-    KVILT_TRY(base->journal->append(lines));
+    std::vector<KnowledgeJournal::Change> changes;
+    for (const KnowledgeDocumentPtr& document : documents)
+      changes.push_back({put_line(*document), line_of(*base, document->id)});
+    KVILT_ASSIGN(lines, base->journal->append(changes));
   }
   MutexLock lock(mutex_);
-  for (KnowledgeDocumentPtr& document : documents) add(*shelf, *base, std::move(document));
+  for (size_t i = 0; i < documents.size(); ++i) add(*shelf, *base, std::move(documents[i]), lines[i]);
   return {};
 }
 
@@ -301,7 +324,7 @@ Status KnowledgeBases::remove(const std::string& tenant, const std::string& name
   Base* const base = shelf->find(name);
   if (!base) return no_base(name);
   if (!base->by_id.contains(id)) return no_document(name, id);
-  if (base->journal) KVILT_TRY(base->journal->append(dump({{"remove", id}}) + "\n"));
+  if (base->journal) KVILT_TRY(base->journal->append({KnowledgeJournal::Change{"{}", line_of(*base, id)}}));
   MutexLock lock(mutex_);
   take_out(*shelf, *base, id);
   return {};
@@ -313,8 +336,8 @@ template <class Base>
 KnowledgeBaseInfo info_of(const std::string& name, const Base& base) {
   KnowledgeBaseInfo out{name, base.created, base.by_id.size(), base.bytes};
   for (const auto& [id, entry] : base.by_id) {
-    out.tokens += entry.second->tokens;
-    out.hits += entry.second->hits;
+    out.tokens += entry.document->tokens;
+    out.hits += entry.document->hits;
   }
   return out;
 }
@@ -356,7 +379,7 @@ Result<KnowledgeBases::Page> KnowledgeBases::page(const std::string& tenant, con
     if (found == base->by_id.end())
       return error(Code::kInvalidArgument, "after: knowledge base '{}' has no document '{}'", name,
                    after.substr(0, kMaxId));
-    next = base->by_arrival.upper_bound(found->second.first);
+    next = base->by_arrival.upper_bound(found->second.number);
   }
   Page out;
   for (; next != base->by_arrival.end() && out.documents.size() < limit; ++next) out.documents.push_back(next->second);
@@ -371,7 +394,7 @@ Result<KnowledgeDocumentPtr> KnowledgeBases::find(const std::string& tenant, con
   if (!base) return no_base(name);
   const auto found = base->by_id.find(id);
   if (found == base->by_id.end()) return no_document(name, id);
-  return found->second.second;
+  return found->second.document;
 }
 
 // What an entry of a chat's documents stands for.

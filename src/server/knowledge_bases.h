@@ -4,12 +4,12 @@
 //             (warming.h), and found by content like everything else.
 // Invariants: a tenant's bases are found by that tenant alone. With a folder every change is on disk before it is there
 //             (knowledge_journal.h): what was acknowledged survives a crash, and a change that cannot be written is an
-//             error that changes nothing.
+//             error that changes nothing. Of a document that is deleted or replaced no text is left in its file.
 // Threads:    all methods from any thread. Documents are immutable; whoever holds one keeps it. Of a tenant one change is
 //             made at a time (Shelf::changes), and only that is held while a disk works: who reads, and other tenants,
 //             do not wait for it.
 // Locks:      Shelf::changes before mutex_.
-// Cost:       texts are in memory, `bytes` a tenant at most. A change is an fsync.
+// Cost:       texts are in memory, `bytes` a tenant at most. A change is an fsync, two where it ends a text.
 #pragma once
 
 #include <atomic>
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -91,9 +92,14 @@ class KnowledgeBases {
   Status fill(const std::string& tenant, Json& body, FunctionRef<bool(size_t bytes)> has_room) const;
 
  private:
+  struct Entry {
+    uint64_t number = 0;  // of its arrival
+    KnowledgeDocumentPtr document = {};
+    KnowledgeJournal::Place line = {};  // where the journal has it
+  };
   struct Base {
     int64_t created = 0;
-    std::map<std::string, std::pair<uint64_t, KnowledgeDocumentPtr>> by_id;  // with the number of its arrival
+    std::map<std::string, Entry> by_id;
     std::map<uint64_t, KnowledgeDocumentPtr> by_arrival;
     size_t bytes = 0;
     std::unique_ptr<KnowledgeJournal> journal;  // null without a folder; used by who holds the shelf's `changes`
@@ -109,12 +115,14 @@ class KnowledgeBases {
       : folder_(std::move(folder)), limits_(limits), sync_(std::move(sync)) {}
   Status load();
   Status load(const std::string& path, KnowledgeJournal::Owner& owner, Base& base) KVILT_REQUIRES(mutex_);
-  Status write_anew(const KnowledgeJournal::Owner& owner, Base& base) const KVILT_REQUIRES(mutex_);
+  static Result<bool> write_anew(const KnowledgeJournal::Owner& owner, Base& base);
   static std::vector<KnowledgeDocumentPtr> in_order(const Base& base);
+  static std::optional<KnowledgeJournal::Place> line_of(const Base& base, const std::string& id);
   Shelf* find_shelf(const std::string& tenant);  // null: nobody made a base there
   Status check_room(const Shelf& shelf, const Base& base, const std::vector<KnowledgeDocumentPtr>& documents) const;
   const Base* find_base(const std::string& tenant, const std::string& name) const KVILT_REQUIRES(mutex_);
-  void add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document) KVILT_REQUIRES(mutex_);
+  void add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document, KnowledgeJournal::Place line)
+      KVILT_REQUIRES(mutex_);
   void take_out(Shelf& shelf, Base& base, const std::string& id) KVILT_REQUIRES(mutex_);
   Result<std::vector<KnowledgeDocumentPtr>> named(const std::string& tenant, const Json& entry) const;
 
