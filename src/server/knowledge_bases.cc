@@ -80,8 +80,8 @@ Status KnowledgeBases::check_name(std::string_view what, std::string_view name, 
 }
 
 Result<std::unique_ptr<KnowledgeBases>> KnowledgeBases::open(const std::string& folder, KnowledgeLimits limits,
-                                                             KnowledgeJournal::Sync sync) {
-  std::unique_ptr<KnowledgeBases> out(new KnowledgeBases(folder, limits, std::move(sync)));
+                                                             KnowledgeJournal::Disk disk) {
+  std::unique_ptr<KnowledgeBases> out(new KnowledgeBases(folder, limits, std::move(disk)));
   if (folder.empty()) return out;
   KVILT_TRY(out->lock_.take(folder));
   KVILT_TRY(out->load());
@@ -110,7 +110,7 @@ Status KnowledgeBases::load(const std::string& path, KnowledgeJournal::Owner& ow
     }
     return error(Code::kCorrupt, "neither 'put' nor 'remove'");
   };
-  KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line, sync_));
+  KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line, disk_));
   if (!base.journal) return {};
   int64_t alive = 0;
   for (const auto& [id, entry] : base.by_id) alive += entry.line.bytes;
@@ -243,7 +243,7 @@ Status KnowledgeBases::create(const std::string& tenant, const std::string& name
   Base base;
   base.created = static_cast<int64_t>(std::time(nullptr));
   if (!folder_.empty()) {
-    KVILT_ASSIGN(base.journal, KnowledgeJournal::create(folder_, {tenant, name, base.created}, sync_));
+    KVILT_ASSIGN(base.journal, KnowledgeJournal::create(folder_, {tenant, name, base.created}, disk_));
   }
   KnowledgeJournal* const file = base.journal.get();
   MutexLock lock(mutex_);

@@ -55,10 +55,9 @@ struct KnowledgeBaseInfo {
 class KnowledgeBases {
  public:
   // folder: is made if it is not there, and belongs to one process at a time; empty: everything is forgotten at the end.
-  // kIo, kCorrupt: names the file.
-  // sync: as fdatasync().
+  // kIo, kCorrupt, kInvalidArgument (of the key): names the file.
   static Result<std::unique_ptr<KnowledgeBases>> open(const std::string& folder, KnowledgeLimits limits = {},
-                                                      KnowledgeJournal::Sync sync = KnowledgeJournal::system_sync());
+                                                      KnowledgeJournal::Disk disk = {});
 
   // Names of bases: letters, digits, '-', '_', '.', up to 64 bytes; ids of documents: also ':', up to 128.
   static Status check_name(std::string_view what, std::string_view name, size_t most);
@@ -111,8 +110,8 @@ class KnowledgeBases {
     size_t bytes = 0;
     Base* find(const std::string& name);
   };
-  KnowledgeBases(std::string folder, KnowledgeLimits limits, KnowledgeJournal::Sync sync)
-      : folder_(std::move(folder)), limits_(limits), sync_(std::move(sync)) {}
+  KnowledgeBases(std::string folder, KnowledgeLimits limits, KnowledgeJournal::Disk disk)
+      : folder_(std::move(folder)), limits_(limits), disk_(std::move(disk)) {}
   Status load();
   Status load(const std::string& path, KnowledgeJournal::Owner& owner, Base& base) KVILT_REQUIRES(mutex_);
   static Result<bool> write_anew(const KnowledgeJournal::Owner& owner, Base& base);
@@ -128,7 +127,7 @@ class KnowledgeBases {
 
   const std::string folder_;
   const KnowledgeLimits limits_;
-  const KnowledgeJournal::Sync sync_;
+  const KnowledgeJournal::Disk disk_;
   FolderLock lock_;
   mutable Mutex mutex_;
   std::map<std::string, Shelf> shelves_ KVILT_GUARDED_BY(mutex_);  // by tenant; one that was made stays

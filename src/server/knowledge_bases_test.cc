@@ -384,7 +384,7 @@ class HeldSync {
 TEST(KnowledgeBases, ASlowDiskHoldsNobodyElse) {
   const KnowledgeFolder folder;
   HeldSync sync;
-  auto opening = KnowledgeBases::open(folder.path(), {}, sync.hook());
+  auto opening = KnowledgeBases::open(folder.path(), {}, {.sync = sync.hook()});
   ASSERT_TRUE(opening.ok());
   KnowledgeBases& bases = *opening.value();
   ASSERT_TRUE(bases.create("a", "x").ok() && bases.create("b", "x").ok());

@@ -31,7 +31,9 @@ constexpr int kOldest = 1;  // a version that can be read: its lines are void by
 constexpr int kOwnerOnly = 0600;
 
 // Names are the clients' words: no path is made of them.
-std::string file_name(const KnowledgeJournal::Owner& owner) { return name_of(owner.tenant, owner.name) + kEnding; }
+std::string file_name(const KnowledgeJournal::Owner& owner, const std::optional<HashSecret>& key) {
+  return (key ? KnowledgeSeal::name_of(*key, owner.tenant, owner.name) : name_of(owner.tenant, owner.name)) + kEnding;
+}
 
 Status sync_folder(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -55,7 +57,7 @@ Result<std::string> read_all(int file, const std::string& path) {
   return out;
 }
 
-Result<Json> read_object(std::string_view line) {
+Result<Json> parse_object(std::string_view line) {
   Json json = Json::parse(line.begin(), line.end(), nullptr, false);
   if (json.is_discarded()) return error(Code::kCorrupt, "this is not JSON");
   if (!json.is_object()) return error(Code::kCorrupt, "this is no object");
@@ -142,11 +144,11 @@ std::vector<std::string> KnowledgeJournal::files(const std::string& folder) {
 }
 
 Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::string& folder, const Owner& owner,
-                                                                   const Sync& sync) {
-  const std::string path = folder + "/" + file_name(owner);
+                                                                   const Disk& disk) {
+  const std::string path = folder + "/" + file_name(owner, disk.key);
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly);
   if (file < 0) return system_error(path);
-  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, sync));
+  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, disk));
   Status written = out->write_head(owner);
   if (written.ok()) written = out->sync();
   if (written.ok()) written = sync_folder(folder);
@@ -158,10 +160,10 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::st
 }
 
 Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::string& path, Owner& owner,
-                                                                 const Line& line, const Sync& sync) {
+                                                                 const Line& line, const Disk& disk) {
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return system_error(path);
-  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, sync));
+  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, disk));
   std::vector<Read> lines;
   {
     KVILT_ASSIGN(const std::string text, read_all(file, path));
@@ -188,7 +190,10 @@ Error KnowledgeJournal::damage(size_t number, const Error& why) const {
 // All that have an end.
 Result<std::vector<KnowledgeJournal::Read>> KnowledgeJournal::read_lines(std::string_view text, Owner& owner) {
   size_t at = text.find('\n') + 1;
-  if (const Status head = read_head(text.substr(0, at - 1), owner); !head.ok()) return damage(1, head.error());
+  if (const Status head = read_head(text.substr(0, at - 1), owner); !head.ok()) {
+    const bool key = head.error().code == Code::kInvalidArgument;  // it says itself what to do
+    return key ? error(head.error().code, "{}: {}", path_, head.error().message) : damage(1, head.error());
+  }
   std::vector<Read> out;
   for (size_t end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
     const std::string_view line = text.substr(at, end - at);
@@ -196,7 +201,7 @@ Result<std::vector<KnowledgeJournal::Read>> KnowledgeJournal::read_lines(std::st
     read.place = {static_cast<int64_t>(at), static_cast<int64_t>(line.size())};
     read.is_blank = !line.empty() && line.find_first_not_of(' ') == std::string_view::npos;
     if (read.is_blank) continue;
-    auto json = read_object(line);
+    auto json = read_object(line, read.place.at);
     if (!json.ok()) {
       read.status = json.error();
     } else {
@@ -207,14 +212,50 @@ Result<std::vector<KnowledgeJournal::Read>> KnowledgeJournal::read_lines(std::st
   return out;
 }
 
+Result<Json> KnowledgeJournal::read_object(std::string_view line, int64_t at) const {
+  if (!seal_) return parse_object(line);
+  const std::optional<std::string> text = seal_->open(line, at);
+  if (!text) return error(Code::kCorrupt, "this is damaged, or was not sealed for this place with this key");
+  return parse_object(*text);
+}
+
 Status KnowledgeJournal::read_head(std::string_view line, Owner& owner) {
-  KVILT_ASSIGN(const Json head, read_object(line));
+  KVILT_ASSIGN(const Json head, parse_object(line));
   if (head.value("format", Json()) != kFormat) return error(Code::kCorrupt, "this is no knowledge base of kvilt");
   const Json version = head.value("version", Json());
   if (version != kVersion && version != kOldest)
     return error(Code::kUnsupported, "version {}; this build reads {} and {}", version.dump(), kOldest, kVersion);
   version_ = version.get<int>();
-  return read_owner(head, owner);
+  KVILT_TRY(open_seal(head));
+  if (!seal_) return read_owner(head, owner);
+  const Json sealed = head.value("sealed", Json());
+  auto opened = read_object(sealed.is_string() ? sealed.get<std::string>() : "", 0);
+  if (!opened.ok()) {
+    return error(Code::kInvalidArgument,
+                 "it was written with another key, or its first line was changed: give that key (--cache-key FILE, or "
+                 "KVILT_CACHE_KEY), or name another folder (--knowledge-dir); nothing in it was changed");
+  }
+  return read_owner(opened.value(), owner);
+}
+
+// The same rule as that of a cache folder (docs/design/disk.md#with-a-key).
+Status KnowledgeJournal::open_seal(const Json& head) {
+  const auto salt = head.find("salt");
+  const bool sealed = salt != head.end() && salt->is_string();
+  if (sealed && !disk_.key) {
+    return error(Code::kInvalidArgument,
+                 "it was written with a key: give that (--cache-key FILE, or KVILT_CACHE_KEY), or name another folder "
+                 "(--knowledge-dir)");
+  }
+  if (!sealed && disk_.key) {
+    return error(Code::kInvalidArgument,
+                 "it was written without a key and can be read by whoever gets it: name another folder "
+                 "(--knowledge-dir) and put the documents there, or delete this one; without --cache-key and "
+                 "KVILT_CACHE_KEY it opens as before");
+  }
+  if (!sealed) return {};
+  seal_ = KnowledgeSeal::of(*disk_.key, salt->get<std::string>());
+  return seal_ ? Status() : error(Code::kCorrupt, "the salt is not 64 hexadecimal digits");
 }
 
 // From the last line on: what a void line says may be half written over, so it makes no other void.
@@ -257,6 +298,9 @@ KnowledgeJournal::Sync KnowledgeJournal::system_sync() {
   return [](int file) { return ::fdatasync(file); };
 }
 
+KnowledgeJournal::KnowledgeJournal(std::string path, int file, Disk disk)
+    : path_(std::move(path)), disk_(std::move(disk)), file_(file) {}
+
 KnowledgeJournal::~KnowledgeJournal() { ::close(file_); }
 
 Result<std::vector<KnowledgeJournal::Place>> KnowledgeJournal::append(const std::vector<Change>& changes) {
@@ -281,7 +325,7 @@ void KnowledgeJournal::clean(const std::vector<Place>& voids) {
 }
 
 Status KnowledgeJournal::sync() {
-  if (sync_(file_) != 0) return system_error(path_);
+  if (disk_.sync(file_) != 0) return system_error(path_);
   return {};
 }
 
@@ -289,7 +333,7 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::begin_again(const Ow
   const std::string path = path_ + std::string(kAside);
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, kOwnerOnly);
   if (file < 0) return system_error(path);
-  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, sync_));
+  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, disk_));
   if (Status head = out->write_head(owner); !head.ok()) {
     out->forget();
     return head.error();
@@ -314,8 +358,10 @@ Result<std::vector<KnowledgeJournal::Place>> KnowledgeJournal::add(const std::ve
   std::vector<Place> places, voids = void_;
   for (const Change& change : changes) {
     if (change.voids) voids.push_back(*change.voids);
-    const std::string line = with_voids(change.json, std::exchange(voids, {}));
-    places.push_back({size_ + static_cast<int64_t>(lines.size()), static_cast<int64_t>(line.size())});
+    const int64_t at = size_ + std::ssize(lines);
+    std::string line = with_voids(change.json, std::exchange(voids, {}));
+    if (seal_) line = seal_->seal(line, at);
+    places.push_back({at, std::ssize(line)});
     lines += line + "\n";
   }
   KVILT_TRY(add_bytes(lines));
@@ -323,12 +369,16 @@ Result<std::vector<KnowledgeJournal::Place>> KnowledgeJournal::add(const std::ve
 }
 
 Status KnowledgeJournal::write_head(const Owner& owner) {
-  return add_bytes(dump({{"format", kFormat},
-                         {"version", kVersion},
-                         {"tenant", owner.tenant},
-                         {"name", owner.name},
-                         {"created", owner.created}}) +
-                   "\n");
+  Json head = {{"format", kFormat}, {"version", kVersion}};
+  const Json whose = {{"tenant", owner.tenant}, {"name", owner.name}, {"created", owner.created}};
+  if (disk_.key) {
+    seal_ = KnowledgeSeal::fresh(*disk_.key);
+    head["salt"] = seal_->salt();
+    head["sealed"] = seal_->seal(dump(whose), 0);
+  } else {
+    head.update(whose);
+  }
+  return add_bytes(dump(head) + "\n");
 }
 
 Status KnowledgeJournal::add_bytes(std::string_view bytes) {

@@ -21,8 +21,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/keyed_hash.h"
 #include "kvilt/result.h"
 #include "server/json_fields.h"
+#include "server/knowledge_seal.h"
 
 namespace kvilt::server {
 
@@ -53,6 +55,10 @@ class KnowledgeJournal {
   // As fdatasync(); tests have another one.
   using Sync = std::function<int(int file)>;
   static Sync system_sync();
+  struct Disk {
+    Sync sync = system_sync();
+    std::optional<HashSecret> key = {};  // seals all lines; a file is sealed from its beginning or never
+  };
   // Of a line in the file, without its end.
   struct Place {
     int64_t at = 0, bytes = 0;
@@ -64,11 +70,12 @@ class KnowledgeJournal {
   using Line = std::function<Status(const Json&, Place)>;
   // A new file. kIo.
   static Result<std::unique_ptr<KnowledgeJournal>> create(const std::string& folder, const Owner& owner,
-                                                          const Sync& sync);
+                                                          const Disk& disk);
   // An existing one: each line but the first that is not void goes to `line`, in order. Null: a crash left no whole first
-  // line; the file is deleted then, and a warning says so. kCorrupt: names file and line.
+  // line; the file is deleted then, and a warning says so. kCorrupt: names file and line. kInvalidArgument: the wrong key,
+  // one too many or too few; nothing was changed.
   static Result<std::unique_ptr<KnowledgeJournal>> open(const std::string& path, Owner& owner, const Line& line,
-                                                        const Sync& sync);
+                                                        const Disk& disk);
   // What begin_again() left where it did not come to its end is deleted.
   static std::vector<std::string> files(const std::string& folder);
 
@@ -97,10 +104,11 @@ class KnowledgeJournal {
  private:
   struct Read;
   static constexpr int kVersion = 2;
-  KnowledgeJournal(std::string path, int file, Sync sync)
-      : path_(std::move(path)), sync_(std::move(sync)), file_(file) {}
+  KnowledgeJournal(std::string path, int file, Disk disk);
   Result<std::vector<Read>> read_lines(std::string_view text, Owner& owner);
+  Result<Json> read_object(std::string_view line, int64_t at) const;
   Status read_head(std::string_view line, Owner& owner);
+  Status open_seal(const Json& head);
   Status find_voids(std::vector<Read>& lines) const;
   Status pass_on(std::vector<Read>& lines, const Line& line);
   Status write_head(const Owner& owner);
@@ -110,8 +118,9 @@ class KnowledgeJournal {
   Error damage(size_t number, const Error& why) const;
 
   std::string path_;
-  const Sync sync_;
+  const Disk disk_;
   const int file_;
+  std::optional<KnowledgeSeal> seal_;  // with a key
   int64_t size_ = 0;
   int version_ = kVersion;
   std::vector<Place> void_;  // that some line names, and that are not known to be blank on disk

@@ -105,7 +105,8 @@ Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   KVILT_TRY(server::check_tenants(options));
   server::KnowledgeLimits knowledge_limits{.bytes = options.knowledge_bytes};
   if (options.keep_no_text) knowledge_limits.bases = 0;
-  KVILT_ASSIGN(auto knowledge, server::KnowledgeBases::open(options.knowledge_dir, knowledge_limits));
+  KVILT_ASSIGN(auto knowledge,
+               server::KnowledgeBases::open(options.knowledge_dir, knowledge_limits, {.key = options.knowledge_key}));
   auto parts = std::make_unique<Parts>(std::move(options));
   parts->service.keep(std::move(knowledge));
   server::add_generate_routes(parts->service);
