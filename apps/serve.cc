@@ -305,6 +305,9 @@ void add_serve(Program& program) {
   app.add_option("--knowledge-bytes", options->server.knowledge_bytes,
                  "texts of knowledge bases, per tenant, e.g. 256MiB")
       .bytes();
+  app.add_option("--knowledge-total-bytes", options->server.knowledge_total_bytes,
+                 "and of all tenants together, e.g. 1GiB (default: four times --knowledge-bytes)")
+      .bytes();
   app.add_option("--shutdown-seconds", options->server.shutdown_s, "how long running requests may go on after a signal")
       .show_default();
   app.add_option("--drain-seconds", options->server.drain_s,

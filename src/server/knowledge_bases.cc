@@ -270,22 +270,54 @@ Status KnowledgeBases::erase(const std::string& tenant, const std::string& name)
   return {};
 }
 
-Status KnowledgeBases::check_room(const Shelf& shelf, const Base& base,
-                                  const std::vector<KnowledgeDocumentPtr>& documents) const {
+Result<size_t> KnowledgeBases::check_room(const Shelf& shelf, const Base& base,
+                                          const std::vector<KnowledgeDocumentPtr>& documents) const {
   std::map<std::string_view, size_t> bytes_of;  // by id; the last of one id stays
   for (const KnowledgeDocumentPtr& document : documents) bytes_of[document->id] = document->bytes();
-  size_t bytes = 0, left = limits_.bytes - std::min(limits_.bytes, shelf.bytes), fresh = 0;
+  size_t bytes = 0, replaced = 0, fresh = 0;
   for (const auto& [id, size] : bytes_of) {
     bytes += size;
     const auto old = base.by_id.find(std::string(id));
-    old == base.by_id.end() ? ++fresh : left += old->second.document->bytes();  // it makes room for its successor
+    old == base.by_id.end() ? ++fresh : replaced += old->second.document->bytes();  // it makes room for its successor
   }
+  const size_t left = limits_.bytes - std::min(limits_.bytes, shelf.bytes) + replaced;
   if (bytes > left) {
     return error(Code::kOverLimit, "documents: they need {} bytes, and {} of {} are left (--knowledge-bytes)", bytes,
                  left, limits_.bytes);
   }
   if (base.by_id.size() + fresh > limits_.documents)
     return error(Code::kOverLimit, "documents: a knowledge base has {} at most", limits_.documents);
+  return bytes - std::min(bytes, replaced);
+}
+
+// From before documents are written until they are there: other tenants' changes go on meanwhile.
+class KnowledgeBases::Reserved {
+ public:
+  Reserved(KnowledgeBases& of, size_t bytes) : of_(of), bytes_(bytes) {}
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+  ~Reserved() {
+    MutexLock lock(of_.mutex_);
+    of_.reserved_ -= bytes_;
+  }
+
+ private:
+  KnowledgeBases& of_;
+  const size_t bytes_;
+};
+
+// How much is left is not said: it would tell of other tenants.
+Status KnowledgeBases::reserve(size_t bytes) {
+  MutexLock lock(mutex_);
+  size_t all = reserved_;
+  for (const auto& [tenant, shelf] : shelves_) all += shelf.bytes;
+  if (bytes > limits_.all_bytes - std::min(limits_.all_bytes, all)) {
+    return error(Code::kOverLimit,
+                 "documents: all tenants together have {} bytes of texts at most, and there is no room for these now: "
+                 "delete some, or ask the operator for more (--knowledge-total-bytes)",
+                 limits_.all_bytes);
+  }
+  reserved_ += bytes;
   return {};
 }
 
@@ -296,7 +328,9 @@ Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
   MutexLock changing(shelf->changes);
   Base* const base = shelf->find(name);
   if (!base) return no_base(name);
-  KVILT_TRY(check_room(*shelf, *base, documents));
+  KVILT_ASSIGN(const size_t more, check_room(*shelf, *base, documents));
+  KVILT_TRY(reserve(more));
+  const Reserved reserved(*this, more);
   std::map<std::string, const KnowledgeDocument*> last;  // by id
   for (const KnowledgeDocumentPtr& document : documents) last[document->id] = document.get();
   std::erase_if(documents, [&](const KnowledgeDocumentPtr& document) {

@@ -9,7 +9,7 @@
 //             made at a time (Shelf::changes), and only that is held while a disk works: who reads, and other tenants,
 //             do not wait for it.
 // Locks:      Shelf::changes before mutex_.
-// Cost:       texts are in memory, `bytes` a tenant at most. A change is an fsync, two where it ends a text.
+// Cost:       texts are in memory, `bytes` a tenant and `all_bytes` in all at most. A change is an fsync, two where it ends a text.
 #pragma once
 
 #include <atomic>
@@ -32,6 +32,7 @@ namespace kvilt::server {
 struct KnowledgeLimits {
   size_t bases = 256, documents = 100'000;  // of a tenant; of a base
   size_t bytes = size_t{256} << 20;         // of a tenant's texts
+  size_t all_bytes = size_t{1} << 30;       // of all tenants' texts
   size_t asked_bytes = size_t{64} << 20;    // of the texts that one chat names
 };
 
@@ -71,7 +72,8 @@ class KnowledgeBases {
   Status erase(const std::string& tenant, const std::string& name);
 
   // All of them or none; a document takes the place of one with its id, where it is another one: else that one stays as
-  // it is, in its place and with its hits, and nothing is written. kOverLimit: they do not fit.
+  // it is, in its place and with its hits, and nothing is written. kOverLimit: they do not fit into what the tenant, the
+  // base or all tenants together may have.
   Status put(const std::string& tenant, const std::string& name, std::vector<KnowledgeDocumentPtr> documents);
   Status remove(const std::string& tenant, const std::string& name, const std::string& id);
   // A page of them: `limit` at most, behind the one with the id `after`, or from the first on where it is empty.
@@ -118,7 +120,11 @@ class KnowledgeBases {
   static std::vector<KnowledgeDocumentPtr> in_order(const Base& base);
   static std::optional<KnowledgeJournal::Place> line_of(const Base& base, const std::string& id);
   Shelf* find_shelf(const std::string& tenant);  // null: nobody made a base there
-  Status check_room(const Shelf& shelf, const Base& base, const std::vector<KnowledgeDocumentPtr>& documents) const;
+  // Their bytes beyond those of what they take the place of.
+  Result<size_t> check_room(const Shelf& shelf, const Base& base,
+                            const std::vector<KnowledgeDocumentPtr>& documents) const;
+  class Reserved;
+  Status reserve(size_t bytes);
   const Base* find_base(const std::string& tenant, const std::string& name) const KVILT_REQUIRES(mutex_);
   void add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document, KnowledgeJournal::Place line)
       KVILT_REQUIRES(mutex_);
@@ -132,6 +138,7 @@ class KnowledgeBases {
   mutable Mutex mutex_;
   std::map<std::string, Shelf> shelves_ KVILT_GUARDED_BY(mutex_);  // by tenant; one that was made stays
   uint64_t arrivals_ KVILT_GUARDED_BY(mutex_) = 0;
+  size_t reserved_ KVILT_GUARDED_BY(mutex_) = 0;  // bytes that are being written, and are in no shelf yet
 };
 
 }  // namespace kvilt::server

@@ -92,6 +92,26 @@ TEST(KnowledgeBases, ASuccessorCountsAsTheDifference) {
   EXPECT_EQ(bases->info("a", "x")->bytes, 30u);
 }
 
+// All tenants have a total; what is refused there tells nothing of how much others have.
+TEST(KnowledgeBases, AllTenantsTogetherAreBounded) {
+  const auto bases = opened_bases("", {.bytes = 30, .all_bytes = 50});
+  for (const char* tenant : {"a", "b"}) ASSERT_TRUE(bases->create(tenant, "x").ok());
+  ASSERT_TRUE(bases->put("a", "x", {text_document("1", std::string(29, 't'))}).ok());
+  ASSERT_TRUE(bases->put("b", "x", {text_document("1", std::string(15, 't'))}).ok());
+  const Status full = bases->put("b", "x", {text_document("2", "tttt")});
+  ASSERT_FALSE(full.ok());
+  EXPECT_EQ(full.error().code, Code::kOverLimit);
+  EXPECT_NE(full.error().message.find("50 bytes"), std::string::npos);
+  EXPECT_NE(full.error().message.find("--knowledge-total-bytes"), std::string::npos);
+  EXPECT_EQ(full.error().message.find("4 of"), std::string::npos);
+  EXPECT_TRUE(bases->put("b", "x", {text_document("1", std::string(19, 't'))}).ok()) << "the difference counts";
+  EXPECT_TRUE(bases->put("a", "x", {text_document("1", std::string(10, 't'))}).ok());
+  EXPECT_TRUE(bases->put("b", "x", {text_document("2", std::string(9, 't'))}).ok()) << "room that another gave up";
+  EXPECT_TRUE(bases->erase("b", "x").ok());
+  ASSERT_TRUE(bases->create("a", "y").ok());
+  EXPECT_TRUE(bases->put("a", "y", {text_document("2", std::string(18, 't'))}).ok()) << "nothing is left reserved";
+}
+
 TEST(KnowledgeBases, NamesAreNoPaths) {
   const auto bases = opened_bases("");
   for (const char* name : {"", "../x", "a/b", "a b", "a\n", "\xff"})
@@ -406,6 +426,30 @@ TEST(KnowledgeBases, ASlowDiskHoldsNobodyElse) {
   writer.join();
   EXPECT_TRUE(slow.ok());
   EXPECT_EQ(ids(bases, "a", "x"), (Ids{"1", "2"}));
+}
+
+// What one tenant's change is about to add counts for the others while a disk works on it, and no longer if it fails.
+TEST(KnowledgeBases, WhatIsBeingWrittenCounts) {
+  const KnowledgeFolder folder;
+  HeldSync sync;
+  auto opening = KnowledgeBases::open(folder.path(), {.all_bytes = 20}, {.sync = sync.hook()});
+  ASSERT_TRUE(opening.ok());
+  KnowledgeBases& bases = *opening.value();
+  ASSERT_TRUE(bases.create("a", "x").ok() && bases.create("b", "x").ok());
+  sync.armed = true;
+  Status slow;
+  std::thread writer([&] { slow = bases.put("a", "x", {text_document("1", std::string(14, 't'))}); });
+  sync.wait_until_inside();
+  const Status refused = bases.put("b", "x", {text_document("1", "tttttt")});
+  EXPECT_TRUE(bases.put("b", "x", {text_document("1", "tttt")}).ok()) << "power";
+  EXPECT_TRUE(sync.inside) << "all of this went on beside it";
+  sync.let_go();
+  writer.join();
+  EXPECT_TRUE(slow.ok());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kOverLimit);
+  EXPECT_TRUE(bases.remove("a", "x", "1").ok());
+  EXPECT_TRUE(bases.put("b", "x", {text_document("2", std::string(14, 't'))}).ok()) << "it is given back";
 }
 
 // A full disk, as a limit of the file's size: the change is refused, what was there stays, and goes on.
