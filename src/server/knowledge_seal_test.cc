@@ -26,15 +26,15 @@ void fill_rivers(KnowledgeBases& bases) {
   ASSERT_TRUE(bases.put("tenant-of-all", "rivers", {text_document("the-rhine", "some 1,233 km", "Rhine")}).ok());
 }
 
-constexpr const char* kWords[] = {"tenant-of-all", "rivers", "Rhine", "rhine", "Elbe",
-                                  "elbe",          "some 1", "km",    "put",   "text"};
+constexpr const char* kClearWords[] = {"tenant-of-all", "rivers", "Rhine", "rhine", "Elbe",
+                                       "elbe",          "some 1", "km",    "put",   "text"};
 
 TEST(KnowledgeSeal, NoByteOfItCanBeRead) {
   const KnowledgeFolder folder;
   const auto seen = [&] {
     std::vector<std::string> out;
     const std::string bytes = folder.all_bytes();
-    for (const char* word : kWords) {
+    for (const char* word : kClearWords) {
       if (bytes.find(word) != std::string::npos) out.emplace_back(word);
     }
     if (bytes.find(name_of("tenant-of-all", "rivers")) != std::string::npos) out.emplace_back("the names' hash");
@@ -59,7 +59,7 @@ TEST(KnowledgeSeal, NoByteOfItCanBeRead) {
   }
   std::filesystem::remove_all(folder.path());
   fill_rivers(*opened_bases(folder.path()));
-  EXPECT_EQ(seen().size(), std::size(kWords) + 1) << "power: without a key all of it";
+  EXPECT_EQ(seen().size(), std::size(kClearWords) + 1) << "power: without a key all of it";
 }
 
 TEST(KnowledgeSeal, AnotherKeyOrNoneIsRefusedAndNothingIsLost) {
