@@ -1,8 +1,6 @@
 #include "server/knowledge_journal.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sodium.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
@@ -13,7 +11,6 @@
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <ranges>
 #include <span>
 #include <utility>
 
@@ -90,9 +87,9 @@ void warn_of_rest(const Error& why) {
 std::string with_voids(std::string json, const std::vector<KnowledgeJournal::Place>& voids) {
   if (voids.empty()) return json;
   json.pop_back();  // the object's end
-  const auto at = [](const KnowledgeJournal::Place& place) { return place.at; };
-  return fmt::format("{}{}\"void\":[{}]}}", json, json == "{" ? "" : ",",
-                     fmt::join(voids | std::views::transform(at), ","));
+  json += json == "{" ? "\"void\":[" : ",\"void\":[";
+  for (const KnowledgeJournal::Place& place : voids) json += (json.back() == '[' ? "" : ",") + std::to_string(place.at);
+  return json + "]}";
 }
 
 }  // namespace
