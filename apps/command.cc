@@ -132,8 +132,8 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
       .needs(redis, "KVILT_CACHE_REDIS")
       .show_default();
   app.add_option("--cache-key", o.cache_key,
-                 "file with the key that encrypts what --cache-dir and --cache-redis keep: 32 bytes or 64 hexadecimal "
-                 "digits, mode 600 (or environment KVILT_CACHE_KEY, the digits themselves)");
+                 "file with the key that encrypts what --cache-dir, --cache-redis and serve --knowledge-dir keep: 32 "
+                 "bytes or 64 hexadecimal digits, mode 600 (or environment KVILT_CACHE_KEY, the digits themselves)");
   app.add_flag("--zero-memory", o.zero_memory, "KV in memory is overwritten with zeros when its page is given back");
   app.add_flag("!--no-cache", o.cache, "neither find nor keep anything");
 }

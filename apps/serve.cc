@@ -19,6 +19,7 @@
 #include "server/server.h"
 #include "template/chat_template.h"
 #include "text/unicode.h"
+#include "tier/key_file.h"
 
 namespace kvilt {
 namespace {
@@ -77,6 +78,15 @@ void keep_no_text(const EngineOptions& engine) {
     fail("the system refuses to do without core dumps, which would hold prompts");
 }
 
+// The key of what is cached seals the texts of knowledge bases too, also where there is no folder or Redis for KV.
+void seal_knowledge(ServeOptions& options) {
+  if (options.server.knowledge_dir.empty()) return;
+  const std::string text = options.engine.cache_key.empty() ? cache_key_text() : "";
+  options.server.knowledge_key =
+      value_or_fail(given_key(options.engine.cache_key, text, "environment KVILT_CACHE_KEY"));
+  if (!has_tier(options.engine)) options.engine.cache_key.clear();  // the engine has nothing to seal
+}
+
 template <class Work>
 std::thread start(Work work) {
   try {
@@ -105,6 +115,7 @@ void serve(ServeOptions options) {
   if (const char* redis = std::getenv("KVILT_CACHE_REDIS"); redis && options.engine.cache_redis.empty())
     options.engine.cache_redis = redis;  // where its password is not seen by whoever lists processes
   if (options.server.keep_no_text) keep_no_text(options.engine);
+  seal_knowledge(options);
   // Signals are taken by one thread that waits for them; every other thread inherits the block.
   sigset_t signals;
   sigemptyset(&signals);
@@ -289,9 +300,13 @@ void add_serve(Program& program) {
                  "memory for stored responses of /v1/responses, per tenant, e.g. 64MiB; 0: none is kept")
       .bytes();
   app.add_option("--knowledge-dir", options->server.knowledge_dir,
-                 "folder that keeps the texts of knowledge bases over restarts (without it they are forgotten)");
+                 "folder that keeps the texts of knowledge bases over restarts (without it they are forgotten; "
+                 "unencrypted without --cache-key)");
   app.add_option("--knowledge-bytes", options->server.knowledge_bytes,
                  "texts of knowledge bases, per tenant, e.g. 256MiB")
+      .bytes();
+  app.add_option("--knowledge-total-bytes", options->server.knowledge_total_bytes,
+                 "and of all tenants together, e.g. 1GiB (default: four times --knowledge-bytes)")
       .bytes();
   app.add_option("--shutdown-seconds", options->server.shutdown_s, "how long running requests may go on after a signal")
       .show_default();

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/function_ref.h"
 #include "base/mapped_file.h"
+#include "base/sealer.h"
 #include "engine/kv_maker.h"
 #include "engine/memory.h"
 #include "engine/options.h"
@@ -20,7 +21,6 @@
 #include "tier/disk_tier.h"
 #include "tier/key_file.h"
 #include "tier/redis_tier.h"
-#include "tier/sealer.h"
 #include "tier/spread_tier.h"
 
 namespace kvilt {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/sealer.h"
 #include "engine/mark_runs.h"
 #include "kv/kv_rows.h"
-#include "tier/sealer.h"
 
 namespace kvilt {
 namespace {

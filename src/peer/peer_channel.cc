@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "tier/sealer.h"
+#include "base/sealer.h"
 
 namespace kvilt {
 namespace {

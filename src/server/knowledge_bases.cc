@@ -13,7 +13,7 @@
 namespace kvilt::server {
 namespace {
 
-constexpr size_t kLeastDead = size_t{64} << 10;  // less is not worth a second file
+constexpr int64_t kLeastDead = int64_t{64} << 10;  // less is not worth a second file
 
 Error no_base(const std::string& name) {
   return error(Code::kNotFound, "there is no knowledge base '{}': POST /v1/knowledge_bases makes one",
@@ -30,8 +30,7 @@ std::string put_line(const KnowledgeDocument& document) {
                  {"title", document.title},
                  {"text", document.text},
                  {"created", document.created},
-                 {"tokens", document.tokens}}}}) +
-         "\n";
+                 {"tokens", document.tokens}}}});
 }
 
 Result<KnowledgeDocumentPtr> read_put(const Json& put) {
@@ -86,47 +85,60 @@ Status KnowledgeBases::check_name(std::string_view what, std::string_view name, 
 }
 
 Result<std::unique_ptr<KnowledgeBases>> KnowledgeBases::open(const std::string& folder, KnowledgeLimits limits,
-                                                             KnowledgeJournal::Sync sync) {
-  std::unique_ptr<KnowledgeBases> out(new KnowledgeBases(folder, limits, std::move(sync)));
+                                                             KnowledgeJournal::Disk disk) {
+  std::unique_ptr<KnowledgeBases> out(new KnowledgeBases(folder, limits, std::move(disk)));
   if (folder.empty()) return out;
   KVILT_TRY(out->lock_.take(folder));
   KVILT_TRY(out->load());
   return out;
 }
 
-// Reads one file.
+// Reads one file. Of version 1, lines are void by their documents' ids.
 Status KnowledgeBases::load(const std::string& path, KnowledgeJournal::Owner& owner, Base& base) {
   Shelf read;
-  std::map<std::string, size_t> lines;  // bytes of those that hold, by their document
-  size_t dead = 0;
-  const auto line = [&](const Json& change, size_t bytes) KVILT_REQUIRES(mutex_) -> Status {
-    if (!change.is_object()) return error(Code::kCorrupt, "this is no object");
+  std::vector<KnowledgeJournal::Place> voids;
+  const auto no_longer = [&](const std::string& id) {
+    if (const auto old = base.by_id.find(id); old != base.by_id.end()) voids.push_back(old->second.line);
+  };
+  const auto line = [&](const Json& change, KnowledgeJournal::Place place) KVILT_REQUIRES(mutex_) -> Status {
     if (const auto put = change.find("put"); put != change.end() && put->is_object()) {
       KVILT_ASSIGN(KnowledgeDocumentPtr document, read_put(*put));
-      dead += std::exchange(lines[document->id], bytes);
-      add(read, base, std::move(document));
+      no_longer(document->id);
+      add(read, base, std::move(document), place);
       return {};
     }
     if (const auto id = change.find("remove"); id != change.end() && id->is_string()) {
-      const auto removed = lines.extract(id->get<std::string>());
-      dead += bytes + (removed ? removed.mapped() : 0);
+      no_longer(id->get<std::string>());
+      voids.push_back(place);
       take_out(read, base, id->get<std::string>());
       return {};
     }
     return error(Code::kCorrupt, "neither 'put' nor 'remove'");
   };
-  KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line, sync_));
-  const bool mostly_dead = base.journal && dead >= kLeastDead && 2 * dead > static_cast<size_t>(base.journal->size());
-  return mostly_dead ? write_anew(owner, base) : Status();
+  KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line, disk_));
+  if (!base.journal) return {};
+  int64_t alive = 0;
+  for (const auto& [id, entry] : base.by_id) alive += entry.line.bytes;
+  const int64_t dead = base.journal->size() - alive;
+  const bool mostly_dead = dead >= kLeastDead && 2 * dead > base.journal->size();
+  bool anew = false;
+  if (mostly_dead || base.journal->is_old()) {
+    KVILT_ASSIGN(anew, write_anew(owner, base));
+  }
+  if (!anew) base.journal->clean(voids);
+  return {};
 }
 
-// Where the disk has no room for it, the old file goes on.
-Status KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& base) const {
+// False: the disk has no room for it, and the old file goes on.
+Result<bool> KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& base) {
+  std::vector<KnowledgeJournal::Place> lines;
   auto written = [&]() -> Result<std::unique_ptr<KnowledgeJournal>> {
     KVILT_ASSIGN(auto anew, base.journal->begin_again(owner));
     Status done;
     for (const KnowledgeDocumentPtr& document : in_order(base)) {
-      if (done.ok()) done = anew->add(put_line(*document));
+      const auto line = anew->add({KnowledgeJournal::Change{put_line(*document)}});
+      if (!(done = line.ok() ? Status() : line.error()).ok()) break;
+      lines.push_back(line.value()[0]);
     }
     if (done.ok()) done = anew->sync();
     if (done.ok()) return anew;
@@ -134,13 +146,16 @@ Status KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& ba
     return done.error();
   }();
   if (!written.ok()) {
-    spdlog::warn("{}: it is mostly void lines, and could not be written anew", written.error().message);
-    return {};
+    spdlog::warn("{}: it has void lines, and could not be written anew", written.error().message);
+    return false;
   }
   // What is written into a file that may not be in its place is lost by a crash: this ends the start.
   KVILT_ASSIGN(const bool placed, written.value()->take_place());
-  if (placed) base.journal = std::move(written.value());
-  return {};
+  if (!placed) return false;
+  base.journal = std::move(written.value());
+  size_t i = 0;
+  for (const KnowledgeDocumentPtr& document : in_order(base)) base.by_id.at(document->id).line = lines[i++];
+  return true;
 }
 
 Status KnowledgeBases::load() {
@@ -167,18 +182,23 @@ const KnowledgeBases::Base* KnowledgeBases::find_base(const std::string& tenant,
   return base == shelf->second.bases.end() ? nullptr : &base->second;
 }
 
+std::optional<KnowledgeJournal::Place> KnowledgeBases::line_of(const Base& base, const std::string& id) {
+  const auto found = base.by_id.find(id);
+  return found == base.by_id.end() ? std::nullopt : std::optional(found->second.line);
+}
+
 // It comes last. Where memory ends nothing has changed: both entries are made before anything else.
-void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document) {
+void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document, KnowledgeJournal::Place line) {
   const size_t bytes = document->bytes();
   const std::string id = document->id;
   const auto last = base.by_arrival.try_emplace(arrivals_ + 1, document).first;
   try {
-    base.by_id.try_emplace(id, 0, nullptr);
+    base.by_id.try_emplace(id);
   } catch (...) {
     base.by_arrival.erase(last);
     throw;
   }
-  auto& [number, kept] = base.by_id.find(id)->second;
+  auto& [number, kept, where] = base.by_id.find(id)->second;
   if (kept) {
     *kept->withdrawn = true;
     shelf.bytes -= kept->bytes();
@@ -187,6 +207,7 @@ void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document
   }
   number = ++arrivals_;
   kept = std::move(document);
+  where = line;
   shelf.bytes += bytes;
   base.bytes += bytes;
 }
@@ -194,11 +215,11 @@ void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document
 void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
   const auto found = base.by_id.find(id);
   if (found == base.by_id.end()) return;
-  const size_t bytes = found->second.second->bytes();
-  *found->second.second->withdrawn = true;
+  const size_t bytes = found->second.document->bytes();
+  *found->second.document->withdrawn = true;
   shelf.bytes -= bytes;
   base.bytes -= bytes;
-  base.by_arrival.erase(found->second.first);
+  base.by_arrival.erase(found->second.number);
   base.by_id.erase(found);
 }
 
@@ -229,7 +250,7 @@ Status KnowledgeBases::create(const std::string& tenant, const std::string& name
   Base base;
   base.created = static_cast<int64_t>(std::time(nullptr));
   if (!folder_.empty()) {
-    KVILT_ASSIGN(base.journal, KnowledgeJournal::create(folder_, {tenant, name, base.created}, sync_));
+    KVILT_ASSIGN(base.journal, KnowledgeJournal::create(folder_, {tenant, name, base.created}, disk_));
   }
   KnowledgeJournal* const file = base.journal.get();
   MutexLock lock(mutex_);
@@ -251,28 +272,60 @@ Status KnowledgeBases::erase(const std::string& tenant, const std::string& name)
   if (base->journal) base->journal->forget();
   decltype(shelf->bases)::node_type gone;  // it ends behind the lock
   MutexLock lock(mutex_);
-  for (const auto& [id, entry] : base->by_id) *entry.second->withdrawn = true;
+  for (const auto& [id, entry] : base->by_id) *entry.document->withdrawn = true;
   shelf->bytes -= base->bytes;
   gone = shelf->bases.extract(name);
   return {};
 }
 
-Status KnowledgeBases::check_room(const Shelf& shelf, const Base& base,
-                                  const std::vector<KnowledgeDocumentPtr>& documents) const {
+Result<size_t> KnowledgeBases::check_room(const Shelf& shelf, const Base& base,
+                                          const std::vector<KnowledgeDocumentPtr>& documents) const {
   std::map<std::string_view, size_t> bytes_of;  // by id; the last of one id stays
   for (const KnowledgeDocumentPtr& document : documents) bytes_of[document->id] = document->bytes();
-  size_t bytes = 0, left = limits_.bytes - std::min(limits_.bytes, shelf.bytes), fresh = 0;
+  size_t bytes = 0, replaced = 0, fresh = 0;
   for (const auto& [id, size] : bytes_of) {
     bytes += size;
     const auto old = base.by_id.find(std::string(id));
-    old == base.by_id.end() ? ++fresh : left += old->second.second->bytes();  // it makes room for its successor
+    old == base.by_id.end() ? ++fresh : replaced += old->second.document->bytes();  // it makes room for its successor
   }
+  const size_t left = limits_.bytes - std::min(limits_.bytes, shelf.bytes) + replaced;
   if (bytes > left) {
     return error(Code::kOverLimit, "documents: they need {} bytes, and {} of {} are left (--knowledge-bytes)", bytes,
                  left, limits_.bytes);
   }
   if (base.by_id.size() + fresh > limits_.documents)
     return error(Code::kOverLimit, "documents: a knowledge base has {} at most", limits_.documents);
+  return bytes - std::min(bytes, replaced);
+}
+
+// From before documents are written until they are there: other tenants' changes go on meanwhile.
+class KnowledgeBases::Reserved {
+ public:
+  Reserved(KnowledgeBases& of, size_t bytes) : of_(of), bytes_(bytes) {}
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+  ~Reserved() {
+    MutexLock lock(of_.mutex_);
+    of_.reserved_ -= bytes_;
+  }
+
+ private:
+  KnowledgeBases& of_;
+  const size_t bytes_;
+};
+
+// How much is left is not said: it would tell of other tenants.
+Status KnowledgeBases::reserve(size_t bytes) {
+  MutexLock lock(mutex_);
+  size_t all = reserved_;
+  for (const auto& [tenant, shelf] : shelves_) all += shelf.bytes;
+  if (bytes > limits_.all_bytes - std::min(limits_.all_bytes, all)) {
+    return error(Code::kOverLimit,
+                 "documents: all tenants together have {} bytes of texts at most, and there is no room for these now: "
+                 "delete some, or ask the operator for more (--knowledge-total-bytes)",
+                 limits_.all_bytes);
+  }
+  reserved_ += bytes;
   return {};
 }
 
@@ -283,22 +336,26 @@ Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
   MutexLock changing(shelf->changes);
   Base* const base = shelf->find(name);
   if (!base) return no_base(name);
-  KVILT_TRY(check_room(*shelf, *base, documents));
+  KVILT_ASSIGN(const size_t more, check_room(*shelf, *base, documents));
+  KVILT_TRY(reserve(more));
+  const Reserved reserved(*this, more);
   std::map<std::string, const KnowledgeDocument*> last;  // by id
   for (const KnowledgeDocumentPtr& document : documents) last[document->id] = document.get();
   std::erase_if(documents, [&](const KnowledgeDocumentPtr& document) {
     const auto old = base->by_id.find(document->id);
-    const bool known = old != base->by_id.end() && same(*old->second.second, *document);
+    const bool known = old != base->by_id.end() && same(*old->second.document, *document);
     return known || last[document->id] != document.get();
   });
   if (documents.empty()) return {};
+  std::vector<KnowledgeJournal::Place> lines(documents.size());
   if (base->journal) {
-    std::string lines;
-    for (const KnowledgeDocumentPtr& document : documents) lines += put_line(*document);
-    KVILT_TRY(base->journal->append(lines));
+    std::vector<KnowledgeJournal::Change> changes;
+    for (const KnowledgeDocumentPtr& document : documents)
+      changes.push_back({put_line(*document), line_of(*base, document->id)});
+    KVILT_ASSIGN(lines, base->journal->append(changes));
   }
   MutexLock lock(mutex_);
-  for (KnowledgeDocumentPtr& document : documents) add(*shelf, *base, std::move(document));
+  for (size_t i = 0; i < documents.size(); ++i) add(*shelf, *base, std::move(documents[i]), lines[i]);
   return {};
 }
 
@@ -309,7 +366,7 @@ Status KnowledgeBases::remove(const std::string& tenant, const std::string& name
   Base* const base = shelf->find(name);
   if (!base) return no_base(name);
   if (!base->by_id.contains(id)) return no_document(name, id);
-  if (base->journal) KVILT_TRY(base->journal->append(dump({{"remove", id}}) + "\n"));
+  if (base->journal) KVILT_TRY(base->journal->append({KnowledgeJournal::Change{"{}", line_of(*base, id)}}));
   MutexLock lock(mutex_);
   take_out(*shelf, *base, id);
   return {};
@@ -321,8 +378,8 @@ template <class Base>
 KnowledgeBaseInfo info_of(const std::string& name, const Base& base) {
   KnowledgeBaseInfo out{name, base.created, base.by_id.size(), base.bytes};
   for (const auto& [id, entry] : base.by_id) {
-    out.tokens += entry.second->tokens;
-    out.hits += entry.second->hits;
+    out.tokens += entry.document->tokens;
+    out.hits += entry.document->hits;
   }
   return out;
 }
@@ -364,7 +421,7 @@ Result<KnowledgeBases::Page> KnowledgeBases::page(const std::string& tenant, con
     if (found == base->by_id.end())
       return error(Code::kInvalidArgument, "after: knowledge base '{}' has no document '{}'", name,
                    after.substr(0, kMaxId));
-    next = base->by_arrival.upper_bound(found->second.first);
+    next = base->by_arrival.upper_bound(found->second.number);
   }
   Page out;
   for (; next != base->by_arrival.end() && out.documents.size() < limit; ++next) out.documents.push_back(next->second);
@@ -379,7 +436,7 @@ Result<KnowledgeDocumentPtr> KnowledgeBases::find(const std::string& tenant, con
   if (!base) return no_base(name);
   const auto found = base->by_id.find(id);
   if (found == base->by_id.end()) return no_document(name, id);
-  return found->second.second;
+  return found->second.document;
 }
 
 // What an entry of a chat's documents stands for.

@@ -4,12 +4,12 @@
 //             (warming.h), and found by content like everything else.
 // Invariants: a tenant's bases are found by that tenant alone. With a folder every change is on disk before it is there
 //             (knowledge_journal.h): what was acknowledged survives a crash, and a change that cannot be written is an
-//             error that changes nothing.
+//             error that changes nothing. Of a document that is deleted or replaced no text is left in its file.
 // Threads:    all methods from any thread. Documents are immutable; whoever holds one keeps it. Of a tenant one change is
 //             made at a time (Shelf::changes), and only that is held while a disk works: who reads, and other tenants,
 //             do not wait for it.
 // Locks:      Shelf::changes before mutex_.
-// Cost:       texts are in memory, `bytes` a tenant at most. A change is an fsync.
+// Cost:       texts are in memory, `bytes` a tenant and `all_bytes` in all at most. A change is an fsync, two where it ends a text.
 #pragma once
 
 #include <atomic>
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ namespace kvilt::server {
 struct KnowledgeLimits {
   size_t bases = 256, documents = 100'000;  // of a tenant; of a base
   size_t bytes = size_t{256} << 20;         // of a tenant's texts
+  size_t all_bytes = size_t{1} << 30;       // of all tenants' texts
   size_t asked_bytes = size_t{64} << 20;    // of the texts that one chat names
 };
 
@@ -64,10 +66,9 @@ struct KnowledgeBaseInfo {
 class KnowledgeBases {
  public:
   // folder: is made if it is not there, and belongs to one process at a time; empty: everything is forgotten at the end.
-  // kIo, kCorrupt: names the file.
-  // sync: as fdatasync().
+  // kIo, kCorrupt, kInvalidArgument (of the key): names the file.
   static Result<std::unique_ptr<KnowledgeBases>> open(const std::string& folder, KnowledgeLimits limits = {},
-                                                      KnowledgeJournal::Sync sync = KnowledgeJournal::system_sync());
+                                                      KnowledgeJournal::Disk disk = {});
 
   // Names of bases: letters, digits, '-', '_', '.', up to 64 bytes; ids of documents: also ':', up to 128.
   static Status check_name(std::string_view what, std::string_view name, size_t most);
@@ -81,7 +82,8 @@ class KnowledgeBases {
   Status erase(const std::string& tenant, const std::string& name);
 
   // All of them or none; a document takes the place of one with its id, where it is another one: else that one stays as
-  // it is, in its place and with its hits, and nothing is written. kOverLimit: they do not fit.
+  // it is, in its place and with its hits, and nothing is written. kOverLimit: they do not fit into what the tenant, the
+  // base or all tenants together may have.
   Status put(const std::string& tenant, const std::string& name, std::vector<KnowledgeDocumentPtr> documents);
   Status remove(const std::string& tenant, const std::string& name, const std::string& id);
   // A page of them: `limit` at most, behind the one with the id `after`, or from the first on where it is empty.
@@ -101,9 +103,14 @@ class KnowledgeBases {
   Result<NamedDocuments> fill(const std::string& tenant, Json& body, FunctionRef<bool(size_t bytes)> has_room) const;
 
  private:
+  struct Entry {
+    uint64_t number = 0;  // of its arrival
+    KnowledgeDocumentPtr document = {};
+    KnowledgeJournal::Place line = {};  // where the journal has it
+  };
   struct Base {
     int64_t created = 0;
-    std::map<std::string, std::pair<uint64_t, KnowledgeDocumentPtr>> by_id;  // with the number of its arrival
+    std::map<std::string, Entry> by_id;
     std::map<uint64_t, KnowledgeDocumentPtr> by_arrival;
     size_t bytes = 0;
     std::unique_ptr<KnowledgeJournal> journal;  // null without a folder; used by who holds the shelf's `changes`
@@ -115,26 +122,33 @@ class KnowledgeBases {
     size_t bytes = 0;
     Base* find(const std::string& name);
   };
-  KnowledgeBases(std::string folder, KnowledgeLimits limits, KnowledgeJournal::Sync sync)
-      : folder_(std::move(folder)), limits_(limits), sync_(std::move(sync)) {}
+  KnowledgeBases(std::string folder, KnowledgeLimits limits, KnowledgeJournal::Disk disk)
+      : folder_(std::move(folder)), limits_(limits), disk_(std::move(disk)) {}
   Status load();
   Status load(const std::string& path, KnowledgeJournal::Owner& owner, Base& base) KVILT_REQUIRES(mutex_);
-  Status write_anew(const KnowledgeJournal::Owner& owner, Base& base) const KVILT_REQUIRES(mutex_);
+  static Result<bool> write_anew(const KnowledgeJournal::Owner& owner, Base& base);
   static std::vector<KnowledgeDocumentPtr> in_order(const Base& base);
+  static std::optional<KnowledgeJournal::Place> line_of(const Base& base, const std::string& id);
   Shelf* find_shelf(const std::string& tenant);  // null: nobody made a base there
-  Status check_room(const Shelf& shelf, const Base& base, const std::vector<KnowledgeDocumentPtr>& documents) const;
+  // Their bytes beyond those of what they take the place of.
+  Result<size_t> check_room(const Shelf& shelf, const Base& base,
+                            const std::vector<KnowledgeDocumentPtr>& documents) const;
+  class Reserved;
+  Status reserve(size_t bytes);
   const Base* find_base(const std::string& tenant, const std::string& name) const KVILT_REQUIRES(mutex_);
-  void add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document) KVILT_REQUIRES(mutex_);
+  void add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document, KnowledgeJournal::Place line)
+      KVILT_REQUIRES(mutex_);
   void take_out(Shelf& shelf, Base& base, const std::string& id) KVILT_REQUIRES(mutex_);
   Result<std::vector<KnowledgeDocumentPtr>> named(const std::string& tenant, const Json& entry) const;
 
   const std::string folder_;
   const KnowledgeLimits limits_;
-  const KnowledgeJournal::Sync sync_;
+  const KnowledgeJournal::Disk disk_;
   FolderLock lock_;
   mutable Mutex mutex_;
   std::map<std::string, Shelf> shelves_ KVILT_GUARDED_BY(mutex_);  // by tenant; one that was made stays
   uint64_t arrivals_ KVILT_GUARDED_BY(mutex_) = 0;
+  size_t reserved_ KVILT_GUARDED_BY(mutex_) = 0;  // bytes that are being written, and are in no shelf yet
 };
 
 }  // namespace kvilt::server

@@ -13,39 +13,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "server/knowledge_for_test.h"
+
 namespace kvilt::server {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("kvilt-kb-" + std::to_string(::getpid()))) { fs::remove_all(path_); }
-  ~Folder() { fs::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-  std::string only_file() const {
-    const auto files = KnowledgeJournal::files(path());
-    return files.size() == 1 ? files[0] : "";
-  }
-
- private:
-  const fs::path path_;
-};
-
-KnowledgeDocumentPtr document(const std::string& id, const std::string& text, const std::string& title = "") {
-  const auto out = std::make_shared<KnowledgeDocument>();
-  out->id = id;
-  out->text = text;
-  out->title = title;
-  out->tokens = 3;
-  return out;
-}
-
-std::unique_ptr<KnowledgeBases> opened(const std::string& folder, KnowledgeLimits limits = {}) {
-  auto out = KnowledgeBases::open(folder, limits);
-  EXPECT_TRUE(out.ok()) << out.error().message;
-  return out.ok() ? std::move(out.value()) : nullptr;
-}
 
 std::vector<std::string> ids(const KnowledgeBases& bases, const std::string& tenant, const std::string& name) {
   std::vector<std::string> out;
@@ -60,12 +33,12 @@ using Ids = std::vector<std::string>;
 const auto any_room = [](size_t) { return true; };
 
 TEST(KnowledgeBases, DocumentsComeAndGo) {
-  const auto bases = opened("");
+  const auto bases = opened_bases("");
   ASSERT_TRUE(bases->create("a", "rivers").ok());
   EXPECT_FALSE(bases->create("a", "rivers").ok());
-  EXPECT_TRUE(bases->put("a", "rivers", {document("elbe", "1,094 km"), document("rhine", "1,233 km")}).ok());
+  EXPECT_TRUE(bases->put("a", "rivers", {text_document("elbe", "1,094 km"), text_document("rhine", "1,233 km")}).ok());
   EXPECT_EQ(ids(*bases, "a", "rivers"), (Ids{"elbe", "rhine"}));
-  EXPECT_TRUE(bases->put("a", "rivers", {document("elbe", "1094 km", "Elbe")}).ok());
+  EXPECT_TRUE(bases->put("a", "rivers", {text_document("elbe", "1094 km", "Elbe")}).ok());
   EXPECT_EQ(ids(*bases, "a", "rivers"), (Ids{"rhine", "elbe"})) << "it took its own place, and came last";
   EXPECT_EQ(bases->find("a", "rivers", "elbe").value()->text, "1094 km");
   EXPECT_EQ(bases->info("a", "rivers")->bytes, 4u + 4 + 7 + 5 + 8);
@@ -73,13 +46,13 @@ TEST(KnowledgeBases, DocumentsComeAndGo) {
   EXPECT_EQ(bases->remove("a", "rivers", "elbe").error().code, Code::kNotFound);
   EXPECT_EQ(bases->info("a", "rivers")->bytes, 5u + 8);
   EXPECT_TRUE(bases->erase("a", "rivers").ok());
-  EXPECT_EQ(bases->put("a", "rivers", {document("x", "y")}).error().code, Code::kNotFound);
+  EXPECT_EQ(bases->put("a", "rivers", {text_document("x", "y")}).error().code, Code::kNotFound);
 }
 
 TEST(KnowledgeBases, TenantsHaveTheirOwn) {
-  const auto bases = opened("");
+  const auto bases = opened_bases("");
   ASSERT_TRUE(bases->create("a", "rivers").ok());
-  ASSERT_TRUE(bases->put("a", "rivers", {document("elbe", "1,094 km")}).ok());
+  ASSERT_TRUE(bases->put("a", "rivers", {text_document("elbe", "1,094 km")}).ok());
   EXPECT_TRUE(bases->list("b").empty());
   EXPECT_EQ(bases->find("b", "rivers", "elbe").error().code, Code::kNotFound);
   EXPECT_EQ(bases->erase("b", "rivers").error().code, Code::kNotFound);
@@ -90,34 +63,57 @@ TEST(KnowledgeBases, TenantsHaveTheirOwn) {
 }
 
 TEST(KnowledgeBases, SharesAreBounded) {
-  const auto bases = opened("", {.bases = 1, .documents = 2, .bytes = 30});
+  const auto bases = opened_bases("", {.bases = 1, .documents = 2, .bytes = 30});
   ASSERT_TRUE(bases->create("a", "x").ok());
   EXPECT_EQ(bases->create("a", "y").error().code, Code::kOverLimit);
   EXPECT_TRUE(bases->create("b", "y").ok());
-  EXPECT_EQ(bases->put("a", "x", {document("1", std::string(30, 't'))}).error().code, Code::kOverLimit);
-  EXPECT_EQ(bases->put("a", "x", {document("1", "t"), document("2", "t"), document("3", "t")}).error().code,
-            Code::kOverLimit);
+  EXPECT_EQ(bases->put("a", "x", {text_document("1", std::string(30, 't'))}).error().code, Code::kOverLimit);
+  EXPECT_EQ(
+      bases->put("a", "x", {text_document("1", "t"), text_document("2", "t"), text_document("3", "t")}).error().code,
+      Code::kOverLimit);
   EXPECT_TRUE(ids(*bases, "a", "x").empty()) << "all or none";
-  EXPECT_TRUE(bases->put("a", "x", {document("1", "t"), document("2", "t")}).ok()) << "power";
+  EXPECT_TRUE(bases->put("a", "x", {text_document("1", "t"), text_document("2", "t")}).ok()) << "power";
 }
 
 // A document that takes another's place needs what it has more than that one.
 TEST(KnowledgeBases, ASuccessorCountsAsTheDifference) {
-  const auto bases = opened("", {.bases = 1, .documents = 2, .bytes = 30});
+  const auto bases = opened_bases("", {.bases = 1, .documents = 2, .bytes = 30});
   ASSERT_TRUE(bases->create("a", "x").ok());
-  ASSERT_TRUE(bases->put("a", "x", {document("1", std::string(14, 't')), document("2", std::string(14, 't'))}).ok());
-  EXPECT_TRUE(bases->put("a", "x", {document("1", std::string(14, 'u')), document("2", std::string(14, 'u'))}).ok());
+  ASSERT_TRUE(
+      bases->put("a", "x", {text_document("1", std::string(14, 't')), text_document("2", std::string(14, 't'))}).ok());
+  EXPECT_TRUE(
+      bases->put("a", "x", {text_document("1", std::string(14, 'u')), text_document("2", std::string(14, 'u'))}).ok());
   EXPECT_EQ(bases->info("a", "x")->bytes, 30u);
-  EXPECT_EQ(bases->put("a", "x", {document("1", std::string(15, 'v'))}).error().code, Code::kOverLimit);
-  EXPECT_EQ(bases->put("a", "x", {document("3", "")}).error().code, Code::kOverLimit) << "power: this one is new";
-  EXPECT_TRUE(bases->put("a", "x", {document("1", "short"), document("1", std::string(14, 'w'))}).ok())
+  EXPECT_EQ(bases->put("a", "x", {text_document("1", std::string(15, 'v'))}).error().code, Code::kOverLimit);
+  EXPECT_EQ(bases->put("a", "x", {text_document("3", "")}).error().code, Code::kOverLimit) << "power: this one is new";
+  EXPECT_TRUE(bases->put("a", "x", {text_document("1", "short"), text_document("1", std::string(14, 'w'))}).ok())
       << "the last of one id stays, and it alone counts";
   EXPECT_EQ(bases->find("a", "x", "1").value()->text, std::string(14, 'w'));
   EXPECT_EQ(bases->info("a", "x")->bytes, 30u);
 }
 
+// All tenants have a total; what is refused there tells nothing of how much others have.
+TEST(KnowledgeBases, AllTenantsTogetherAreBounded) {
+  const auto bases = opened_bases("", {.bytes = 30, .all_bytes = 50});
+  for (const char* tenant : {"a", "b"}) ASSERT_TRUE(bases->create(tenant, "x").ok());
+  ASSERT_TRUE(bases->put("a", "x", {text_document("1", std::string(29, 't'))}).ok());
+  ASSERT_TRUE(bases->put("b", "x", {text_document("1", std::string(15, 't'))}).ok());
+  const Status full = bases->put("b", "x", {text_document("2", "tttt")});
+  ASSERT_FALSE(full.ok());
+  EXPECT_EQ(full.error().code, Code::kOverLimit);
+  EXPECT_NE(full.error().message.find("50 bytes"), std::string::npos);
+  EXPECT_NE(full.error().message.find("--knowledge-total-bytes"), std::string::npos);
+  EXPECT_EQ(full.error().message.find("4 of"), std::string::npos);
+  EXPECT_TRUE(bases->put("b", "x", {text_document("1", std::string(19, 't'))}).ok()) << "the difference counts";
+  EXPECT_TRUE(bases->put("a", "x", {text_document("1", std::string(10, 't'))}).ok());
+  EXPECT_TRUE(bases->put("b", "x", {text_document("2", std::string(9, 't'))}).ok()) << "room that another gave up";
+  EXPECT_TRUE(bases->erase("b", "x").ok());
+  ASSERT_TRUE(bases->create("a", "y").ok());
+  EXPECT_TRUE(bases->put("a", "y", {text_document("2", std::string(18, 't'))}).ok()) << "nothing is left reserved";
+}
+
 TEST(KnowledgeBases, NamesAreNoPaths) {
-  const auto bases = opened("");
+  const auto bases = opened_bases("");
   for (const char* name : {"", "../x", "a/b", "a b", "a\n", "\xff"})
     EXPECT_FALSE(bases->create("a", name).ok()) << name;
   EXPECT_FALSE(bases->create("a", std::string(65, 'x')).ok());
@@ -125,9 +121,10 @@ TEST(KnowledgeBases, NamesAreNoPaths) {
 }
 
 TEST(KnowledgeBases, AChatNamesThem) {
-  const auto bases = opened("");
+  const auto bases = opened_bases("");
   ASSERT_TRUE(bases->create("a", "rivers").ok());
-  ASSERT_TRUE(bases->put("a", "rivers", {document("elbe", "1,094 km", "Elbe"), document("rhine", "1,233 km")}).ok());
+  ASSERT_TRUE(
+      bases->put("a", "rivers", {text_document("elbe", "1,094 km", "Elbe"), text_document("rhine", "1,233 km")}).ok());
   Json body = Json::parse(R"({"documents": [{"text": "own"}, {"knowledge_base": "rivers", "id": "rhine"},
                                             {"knowledge_base": "rivers"}]})");
   const auto named = bases->fill("a", body, any_room);
@@ -156,9 +153,10 @@ TEST(KnowledgeBases, AChatNamesThem) {
 }
 
 TEST(KnowledgeBases, WhatOneChatNamesIsBounded) {
-  const auto bases = opened("", {.asked_bytes = 100});
+  const auto bases = opened_bases("", {.asked_bytes = 100});
   ASSERT_TRUE(bases->create("a", "x").ok());
-  ASSERT_TRUE(bases->put("a", "x", {document("1", std::string(60, 't')), document("2", std::string(60, 't'))}).ok());
+  ASSERT_TRUE(
+      bases->put("a", "x", {text_document("1", std::string(60, 't')), text_document("2", std::string(60, 't'))}).ok());
   Json body = {{"documents", {{{"knowledge_base", "x"}}}}};
   EXPECT_EQ(bases->fill("a", body, any_room).error().code, Code::kTooLong);
   Json one = {{"documents", {{{"knowledge_base", "x"}, {"id", "1"}}}}};
@@ -166,9 +164,10 @@ TEST(KnowledgeBases, WhatOneChatNamesIsBounded) {
 }
 
 TEST(KnowledgeBases, RoomIsAskedForBeforeTextsAreCopied) {
-  const auto bases = opened("");
+  const auto bases = opened_bases("");
   ASSERT_TRUE(bases->create("a", "x").ok());
-  ASSERT_TRUE(bases->put("a", "x", {document("1", std::string(60, 't')), document("2", std::string(80, 't'))}).ok());
+  ASSERT_TRUE(
+      bases->put("a", "x", {text_document("1", std::string(60, 't')), text_document("2", std::string(80, 't'))}).ok());
   const Json asked = Json::parse(R"({"documents": [{"knowledge_base": "x"}, {"knowledge_base": "x", "id": "2"}]})");
   Json body = asked;
   std::vector<size_t> bytes;
@@ -189,19 +188,20 @@ TEST(KnowledgeBases, RoomIsAskedForBeforeTextsAreCopied) {
 }
 
 TEST(KnowledgeBases, SurviveARestart) {
-  const Folder folder;
+  const KnowledgeFolder folder;
   {
-    const auto bases = opened(folder.path());
+    const auto bases = opened_bases(folder.path());
     ASSERT_TRUE(bases->create("a", "rivers").ok());
     ASSERT_TRUE(bases->create("b", "rivers").ok());
     ASSERT_TRUE(bases->create("a", "lakes").ok());
     ASSERT_TRUE(
-        bases->put("a", "rivers", {document("elbe", "line\nend \"quoted\"", "Elbe"), document("po", "x")}).ok());
+        bases->put("a", "rivers", {text_document("elbe", "line\nend \"quoted\"", "Elbe"), text_document("po", "x")})
+            .ok());
     ASSERT_TRUE(bases->remove("a", "rivers", "po").ok());
-    ASSERT_TRUE(bases->put("a", "rivers", {document("oder", "x")}).ok());
+    ASSERT_TRUE(bases->put("a", "rivers", {text_document("oder", "x")}).ok());
     ASSERT_TRUE(bases->erase("a", "lakes").ok());
   }
-  const auto bases = opened(folder.path());
+  const auto bases = opened_bases(folder.path());
   EXPECT_EQ(ids(*bases, "a", "rivers"), (Ids{"elbe", "oder"}));
   EXPECT_EQ(bases->find("a", "rivers", "elbe").value()->text, "line\nend \"quoted\"");
   EXPECT_EQ(bases->find("a", "rivers", "elbe").value()->tokens, 3);
@@ -228,25 +228,25 @@ TEST(KnowledgeBases, WhatLeavesIsWithdrawn) {
 }
 
 TEST(KnowledgeBases, AnEqualDocumentIsNotWritten) {
-  const Folder folder;
-  const auto bases = opened(folder.path());
+  const KnowledgeFolder folder;
+  const auto bases = opened_bases(folder.path());
   ASSERT_TRUE(bases->create("a", "x").ok());
-  ASSERT_TRUE(bases->put("a", "x", {document("1", "one", "title"), document("2", "two")}).ok());
+  ASSERT_TRUE(bases->put("a", "x", {text_document("1", "one", "title"), text_document("2", "two")}).ok());
   Json chat = {{"documents", {{{"knowledge_base", "x"}, {"id", "1"}}}}};
   const auto named = bases->fill("a", chat, any_room);
   ASSERT_TRUE(named.ok());
   count_hits(*named);
   const auto size = [&] { return fs::file_size(folder.only_file()); };
   const auto before = size();
-  EXPECT_TRUE(bases->put("a", "x", {document("1", "one", "title")}).ok());
+  EXPECT_TRUE(bases->put("a", "x", {text_document("1", "one", "title")}).ok());
   EXPECT_EQ(size(), before);
   EXPECT_EQ(ids(*bases, "a", "x"), (Ids{"1", "2"})) << "as it is on disk";
   EXPECT_EQ(bases->find("a", "x", "1").value()->hits, 1u);
-  EXPECT_TRUE(bases->put("a", "x", {document("1", "one", "title"), document("3", "three")}).ok());
+  EXPECT_TRUE(bases->put("a", "x", {text_document("1", "one", "title"), text_document("3", "three")}).ok());
   const auto grown = size();
   EXPECT_GT(grown, before);
   EXPECT_LT(grown, before + 2 * (before / 3)) << "one line, of three of about a length";
-  for (const auto& other : {document("1", "one", "other title"), document("1", "eins", "other title")}) {
+  for (const auto& other : {text_document("1", "one", "other title"), text_document("1", "eins", "other title")}) {
     const auto was = size();
     EXPECT_TRUE(bases->put("a", "x", {other}).ok());
     EXPECT_GT(size(), was) << "power";
@@ -257,52 +257,53 @@ TEST(KnowledgeBases, AnEqualDocumentIsNotWritten) {
 // Fills a base with documents that others took the place of, or that were removed.
 void change_often(KnowledgeBases& bases, int times) {
   for (int i = 0; i < times; ++i)
-    EXPECT_TRUE(bases.put("a", "x", {document("1", std::to_string(i) + std::string(20'000, 't'))}).ok());
-  EXPECT_TRUE(bases.put("a", "x", {document("2", "two"), document("0", "zero"), document("gone", "x")}).ok());
+    EXPECT_TRUE(bases.put("a", "x", {text_document("1", std::to_string(i) + std::string(20'000, 't'))}).ok());
+  EXPECT_TRUE(
+      bases.put("a", "x", {text_document("2", "two"), text_document("0", "zero"), text_document("gone", "x")}).ok());
   EXPECT_TRUE(bases.remove("a", "x", "gone").ok());
 }
 
 TEST(KnowledgeBases, WhatIsMostlyVoidIsWrittenAnew) {
-  const Folder folder;
+  const KnowledgeFolder folder;
   const auto size = [&] { return fs::file_size(folder.only_file()); };
   const auto last = std::to_string(9) + std::string(20'000, 't');
   {
-    const auto bases = opened(folder.path());
+    const auto bases = opened_bases(folder.path());
     ASSERT_TRUE(bases->create("a", "x").ok());
     change_often(*bases, 10);
     EXPECT_GT(size(), 200'000u);
   }
   for (int start = 0; start < 3; ++start) {
     std::ofstream(folder.only_file() + ".new") << "what a crash left aside";
-    const auto bases = opened(folder.path());
+    const auto bases = opened_bases(folder.path());
     EXPECT_LT(size(), 22'000u) << start;
     EXPECT_FALSE(fs::exists(folder.only_file() + ".new"));
     EXPECT_EQ(bases->find("a", "x", "1").value()->text, last);
     Ids expected{"1", "2", "0"};
     for (int i = 0; i < start; ++i) expected.push_back("more" + std::to_string(i));
     EXPECT_EQ(ids(*bases, "a", "x"), expected);
-    EXPECT_TRUE(bases->put("a", "x", {document("more" + std::to_string(start), "m")}).ok()) << "and it goes on";
+    EXPECT_TRUE(bases->put("a", "x", {text_document("more" + std::to_string(start), "m")}).ok()) << "and it goes on";
   }
 }
 
 TEST(KnowledgeBases, WhatIsMostlyAliveStays) {
-  const Folder folder;
+  const KnowledgeFolder folder;
   {
-    const auto bases = opened(folder.path());
+    const auto bases = opened_bases(folder.path());
     ASSERT_TRUE(bases->create("a", "x").ok());
     change_often(*bases, 5);
-    ASSERT_TRUE(bases->put("a", "x", {document("alive", std::string(150'000, 't'))}).ok());
+    ASSERT_TRUE(bases->put("a", "x", {text_document("alive", std::string(150'000, 't'))}).ok());
   }
   const auto before = fs::file_size(folder.only_file());
-  (void)opened(folder.path());
+  (void)opened_bases(folder.path());
   EXPECT_EQ(fs::file_size(folder.only_file()), before);
 }
 
 // A disk without room for a second file: the first one goes on.
 TEST(KnowledgeBases, WithoutRoomTheOldFileGoesOn) {
-  const Folder folder;
+  const KnowledgeFolder folder;
   {
-    const auto bases = opened(folder.path());
+    const auto bases = opened_bases(folder.path());
     ASSERT_TRUE(bases->create("a", "x").ok());
     change_often(*bases, 10);
   }
@@ -312,20 +313,20 @@ TEST(KnowledgeBases, WithoutRoomTheOldFileGoesOn) {
   std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small = {4096, all.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  auto bases = opened(folder.path());
+  auto bases = opened_bases(folder.path());
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &all), 0);
   EXPECT_EQ(fs::file_size(folder.only_file()), before);
   EXPECT_FALSE(fs::exists(folder.only_file() + ".new"));
   EXPECT_EQ(ids(*bases, "a", "x"), (Ids{"1", "2", "0"}));
-  EXPECT_TRUE(bases->put("a", "x", {document("3", "three")}).ok());
+  EXPECT_TRUE(bases->put("a", "x", {text_document("3", "three")}).ok());
   bases.reset();
-  EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1", "2", "0", "3"}));
+  EXPECT_EQ(ids(*opened_bases(folder.path()), "a", "x"), (Ids{"1", "2", "0", "3"}));
   EXPECT_LT(fs::file_size(folder.only_file()), before) << "power: with room it was written anew";
 }
 
 TEST(KnowledgeBases, OneProcessAFolder) {
-  const Folder folder;
-  const auto bases = opened(folder.path());
+  const KnowledgeFolder folder;
+  const auto bases = opened_bases(folder.path());
   const auto second = KnowledgeBases::open(folder.path());
   ASSERT_FALSE(second.ok());
   EXPECT_NE(second.error().message.find("another process"), std::string::npos);
@@ -333,12 +334,12 @@ TEST(KnowledgeBases, OneProcessAFolder) {
 
 // A crash at any byte of the last line: the lines before it are there, and the next one is written whole.
 TEST(KnowledgeBases, ACrashLosesTheLineThatWasWritten) {
-  const Folder folder;
+  const KnowledgeFolder folder;
   {
-    const auto bases = opened(folder.path());
+    const auto bases = opened_bases(folder.path());
     ASSERT_TRUE(bases->create("a", "x").ok());
-    ASSERT_TRUE(bases->put("a", "x", {document("1", "one")}).ok());
-    ASSERT_TRUE(bases->put("a", "x", {document("2", "two")}).ok());
+    ASSERT_TRUE(bases->put("a", "x", {text_document("1", "one")}).ok());
+    ASSERT_TRUE(bases->put("a", "x", {text_document("2", "two")}).ok());
   }
   const std::string file = folder.only_file();
   std::string whole;
@@ -346,39 +347,39 @@ TEST(KnowledgeBases, ACrashLosesTheLineThatWasWritten) {
   const size_t last = whole.rfind('\n', whole.size() - 2) + 1;
   for (size_t size = last; size < whole.size(); ++size) {
     std::ofstream(file, std::ios::trunc) << whole.substr(0, size);
-    const auto bases = opened(folder.path());
+    const auto bases = opened_bases(folder.path());
     ASSERT_EQ(ids(*bases, "a", "x"), (Ids{"1"})) << size;
-    ASSERT_TRUE(bases->put("a", "x", {document("3", "three")}).ok());
+    ASSERT_TRUE(bases->put("a", "x", {text_document("3", "three")}).ok());
   }
-  EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1", "3"})) << "power";
+  EXPECT_EQ(ids(*opened_bases(folder.path()), "a", "x"), (Ids{"1", "3"})) << "power";
 }
 
 // A crash at any byte of the first line: the base was not acknowledged, and is not there; its name is free.
 TEST(KnowledgeBases, ACrashWhileABaseIsMadeLeavesNothing) {
-  const Folder folder;
-  ASSERT_TRUE(opened(folder.path())->create("a", "x").ok());
+  const KnowledgeFolder folder;
+  ASSERT_TRUE(opened_bases(folder.path())->create("a", "x").ok());
   const std::string file = folder.only_file();
   std::string whole;
   std::getline(std::ifstream(file), whole, '\0');
   ASSERT_EQ(whole.back(), '\n');
   for (size_t size = 0; size < whole.size(); ++size) {
     std::ofstream(file, std::ios::trunc) << whole.substr(0, size);
-    const auto bases = opened(folder.path());
+    const auto bases = opened_bases(folder.path());
     ASSERT_NE(bases, nullptr) << size;
     ASSERT_TRUE(bases->list("a").empty()) << size;
     ASSERT_EQ(folder.only_file(), "") << size;
   }
-  const auto bases = opened(folder.path());
+  const auto bases = opened_bases(folder.path());
   EXPECT_TRUE(bases->create("a", "x").ok());
   EXPECT_EQ(folder.only_file(), file) << "power";
 }
 
 TEST(KnowledgeBases, DamageIsNamed) {
-  const Folder folder;
+  const KnowledgeFolder folder;
   {
-    const auto bases = opened(folder.path());
+    const auto bases = opened_bases(folder.path());
     ASSERT_TRUE(bases->create("a", "x").ok());
-    ASSERT_TRUE(bases->put("a", "x", {document("1", "one")}).ok());
+    ASSERT_TRUE(bases->put("a", "x", {text_document("1", "one")}).ok());
   }
   const std::string file = folder.only_file();
   std::string whole;
@@ -393,7 +394,7 @@ TEST(KnowledgeBases, DamageIsNamed) {
     EXPECT_NE(out.error().message.find(file), std::string::npos) << out.error().message;
   }
   std::ofstream(file, std::ios::trunc) << whole;
-  EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1"})) << "power";
+  EXPECT_EQ(ids(*opened_bases(folder.path()), "a", "x"), (Ids{"1"})) << "power";
 }
 
 // A disk that works on one tenant's change until it is let go, though not for ever.
@@ -429,18 +430,18 @@ class HeldSync {
 };
 
 TEST(KnowledgeBases, ASlowDiskHoldsNobodyElse) {
-  const Folder folder;
+  const KnowledgeFolder folder;
   HeldSync sync;
-  auto opening = KnowledgeBases::open(folder.path(), {}, sync.hook());
+  auto opening = KnowledgeBases::open(folder.path(), {}, {.sync = sync.hook()});
   ASSERT_TRUE(opening.ok());
   KnowledgeBases& bases = *opening.value();
   ASSERT_TRUE(bases.create("a", "x").ok() && bases.create("b", "x").ok());
-  ASSERT_TRUE(bases.put("a", "x", {document("1", "one")}).ok());
+  ASSERT_TRUE(bases.put("a", "x", {text_document("1", "one")}).ok());
   sync.armed = true;
   Status slow;
-  std::thread writer([&] { slow = bases.put("a", "x", {document("2", "two")}); });
+  std::thread writer([&] { slow = bases.put("a", "x", {text_document("2", "two")}); });
   sync.wait_until_inside();
-  EXPECT_TRUE(bases.put("b", "x", {document("1", "one")}).ok());
+  EXPECT_TRUE(bases.put("b", "x", {text_document("1", "one")}).ok());
   EXPECT_TRUE(bases.create("b", "y").ok());
   EXPECT_TRUE(bases.remove("b", "x", "1").ok());
   EXPECT_TRUE(bases.erase("b", "y").ok());
@@ -455,25 +456,49 @@ TEST(KnowledgeBases, ASlowDiskHoldsNobodyElse) {
   EXPECT_EQ(ids(bases, "a", "x"), (Ids{"1", "2"}));
 }
 
+// What one tenant's change is about to add counts for the others while a disk works on it, and no longer if it fails.
+TEST(KnowledgeBases, WhatIsBeingWrittenCounts) {
+  const KnowledgeFolder folder;
+  HeldSync sync;
+  auto opening = KnowledgeBases::open(folder.path(), {.all_bytes = 20}, {.sync = sync.hook()});
+  ASSERT_TRUE(opening.ok());
+  KnowledgeBases& bases = *opening.value();
+  ASSERT_TRUE(bases.create("a", "x").ok() && bases.create("b", "x").ok());
+  sync.armed = true;
+  Status slow;
+  std::thread writer([&] { slow = bases.put("a", "x", {text_document("1", std::string(14, 't'))}); });
+  sync.wait_until_inside();
+  const Status refused = bases.put("b", "x", {text_document("1", "tttttt")});
+  EXPECT_TRUE(bases.put("b", "x", {text_document("1", "tttt")}).ok()) << "power";
+  EXPECT_TRUE(sync.inside) << "all of this went on beside it";
+  sync.let_go();
+  writer.join();
+  EXPECT_TRUE(slow.ok());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kOverLimit);
+  EXPECT_TRUE(bases.remove("a", "x", "1").ok());
+  EXPECT_TRUE(bases.put("b", "x", {text_document("2", std::string(14, 't'))}).ok()) << "it is given back";
+}
+
 // A full disk, as a limit of the file's size: the change is refused, what was there stays, and goes on.
 TEST(KnowledgeBases, AFullDiskChangesNothing) {
-  const Folder folder;
-  auto bases = opened(folder.path());
+  const KnowledgeFolder folder;
+  auto bases = opened_bases(folder.path());
   ASSERT_TRUE(bases->create("a", "x").ok());
-  ASSERT_TRUE(bases->put("a", "x", {document("1", "one")}).ok());
+  ASSERT_TRUE(bases->put("a", "x", {text_document("1", "one")}).ok());
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small = {4096, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const Status full = bases->put("a", "x", {document("2", std::string(10'000, 't'))});
+  const Status full = bases->put("a", "x", {text_document("2", std::string(10'000, 't'))});
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   ASSERT_FALSE(full.ok());
   EXPECT_EQ(full.error().code, Code::kIo);
   EXPECT_EQ(ids(*bases, "a", "x"), (Ids{"1"}));
-  EXPECT_TRUE(bases->put("a", "x", {document("3", "three")}).ok());
+  EXPECT_TRUE(bases->put("a", "x", {text_document("3", "three")}).ok());
   bases.reset();
-  EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1", "3"}));
+  EXPECT_EQ(ids(*opened_bases(folder.path()), "a", "x"), (Ids{"1", "3"}));
 }
 
 }  // namespace

@@ -81,6 +81,12 @@ Status check_template_words(const std::string& text) {
                words.ok() ? "must be a JSON object, not " + server::type_of(words.value()) : words.error().message);
 }
 
+size_t knowledge_total_bytes(const ServerOptions& o) {
+  if (o.knowledge_total_bytes != 0) return o.knowledge_total_bytes;
+  constexpr size_t kTenants = 4;  // that may have all of theirs
+  return o.knowledge_bytes > SIZE_MAX / kTenants ? SIZE_MAX : kTenants * o.knowledge_bytes;
+}
+
 Status keep_no_text(ServerOptions& o) {
   if (!o.keep_no_text) return {};
   if (o.show_text)
@@ -103,9 +109,11 @@ Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   KVILT_TRY(keep_no_text(options));
   if (sodium_init() < 0) return error(Code::kInternal, "libsodium cannot be initialised");
   KVILT_TRY(server::check_tenants(options));
-  server::KnowledgeLimits knowledge_limits{.bytes = options.knowledge_bytes};
+  server::KnowledgeLimits knowledge_limits{.bytes = options.knowledge_bytes,
+                                           .all_bytes = knowledge_total_bytes(options)};
   if (options.keep_no_text) knowledge_limits.bases = 0;
-  KVILT_ASSIGN(auto knowledge, server::KnowledgeBases::open(options.knowledge_dir, knowledge_limits));
+  KVILT_ASSIGN(auto knowledge,
+               server::KnowledgeBases::open(options.knowledge_dir, knowledge_limits, {.key = options.knowledge_key}));
   auto parts = std::make_unique<Parts>(std::move(options));
   parts->service.keep(std::move(knowledge));
   server::add_generate_routes(parts->service);

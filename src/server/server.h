@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/keyed_hash.h"
 #include "kvilt/engine.h"
 #include "kvilt/result.h"
 #include "kvilt/sampling_defaults.h"
@@ -77,9 +78,12 @@ struct ServerOptions {
   size_t write_floor_bytes = 16 * 1024;
   size_t response_store_bytes = 64 * 1024 * 1024;  // of stored responses, per tenant; 0: none is kept
   // Documents that clients leave here by name (docs/server.md#knowledge-bases): the folder that keeps their texts over a
-  // restart, which one server uses at a time; empty: they are forgotten. And the bytes of a tenant's texts.
+  // restart, which one server uses at a time; empty: they are forgotten. What seals its files, which are so from their
+  // beginning or never. And the bytes of a tenant's texts, and of those of all tenants (0: four times as many).
   std::string knowledge_dir = {};
+  std::optional<HashSecret> knowledge_key = {};
   size_t knowledge_bytes = 256 * 1024 * 1024;
+  size_t knowledge_total_bytes = 0;
   double ping_s = 10;  // of silence in a stream, after which a ping is sent
   // Requests whose records GET /v1/requests/{id} shows; 0: none are kept. show_text: these, and diagnostics in answers,
   // hold some tokens of text around a prompt's first difference.

@@ -2,6 +2,8 @@
 // Not here: what keys are good for (tenants.h).
 #include <fmt/format.h>
 #include <sodium.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cctype>
@@ -88,6 +90,21 @@ ApiResult<TenantOptions> read_tenant(const Json& json, const std::string& path) 
   return out;
 }
 
+// A warning, since containers mount secrets for all to read. The masks: a group may read, as of the cache's key file.
+void warn_if_open(const std::string& path, const Json& tenants) {
+  struct stat about {};
+  if (::stat(path.c_str(), &about) != 0) return;
+  const auto is_plain = [](const Json& key) { return key.contains("key"); };
+  const bool plain =
+      std::ranges::any_of(tenants, [&](const Json& tenant) { return std::ranges::any_of(tenant["keys"], is_plain); });
+  constexpr mode_t kMayWrite = 022, kMayRead = 004;
+  if ((about.st_mode & kMayWrite) != 0) {
+    spdlog::warn("{}: others may write it, and so let anybody in: chmod 600 it", path);
+  } else if (plain && (about.st_mode & kMayRead) != 0) {
+    spdlog::warn("{}: others may read the API keys in it: chmod 600 it, or give blake2b instead of key", path);
+  }
+}
+
 }  // namespace
 
 ApiKey ApiKey::of(std::string_view key, bool admin) {
@@ -113,6 +130,7 @@ Result<std::vector<TenantOptions>> read_tenants(const std::string& path) {
   }
   // Without one there would be no key, and everybody would be let in.
   if (out.empty()) return error(Code::kInvalidArgument, "{}: 'tenants' is empty: name at least one", path);
+  warn_if_open(path, json["tenants"]);
   return out;
 }
 

@@ -2,8 +2,12 @@
 #include "server/tenants.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <fstream>
+#include <sstream>
 
 #include "base/reserved_tenants.h"
 #include "server/live_server_for_test.h"
@@ -213,6 +217,31 @@ TEST_F(TenantsFile, KeysAndTheirHashesAreTheSame) {
   ServerOptions both;
   both.tenants = *read_of;
   EXPECT_NE(check_tenants(both).error().message.find("given twice"), std::string::npos);
+}
+
+TEST_F(TenantsFile, KeysThatOthersMayReadAreAWarning) {
+  const std::string plain = R"({"tenants": [{"name": "a", "keys": [{"key": "sixteen-bytes-or-more"}]}]})";
+  const std::string hashed = R"({"tenants": [{"name": "a", "keys": [{"blake2b":
+    "845e79088de37b32029416f877cfc6b1ef4dcd2a25993529e4f5c74e7e638908"}]}]})";
+  const auto warned = [&](const std::string& text, mode_t mode) {
+    std::ofstream(path_) << text;
+    EXPECT_EQ(::chmod(path_.c_str(), mode), 0);
+    std::ostringstream log;
+    const auto before = spdlog::default_logger();
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+    EXPECT_TRUE(read_tenants(path_).ok()) << "containers mount secrets for all to read";
+    spdlog::set_default_logger(before);
+    return log.str();
+  };
+  for (const mode_t fine : {0600, 0400, 0640}) EXPECT_EQ(warned(plain, fine), "") << fine;
+  EXPECT_EQ(warned(hashed, 0644), "") << "nobody finds a key in it";
+  const std::string read = warned(plain, 0644);
+  for (const std::string& part : {path_, std::string("chmod 600"), std::string("may read")})
+    EXPECT_NE(read.find(part), std::string::npos) << read;
+  for (const std::string& text : {plain, hashed}) {
+    for (const mode_t open : {0620, 0602}) EXPECT_NE(warned(text, open).find("may write"), std::string::npos) << open;
+  }
 }
 
 TEST_F(TenantsFile, WhatIsWrongIsNamed) {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/runs.h"
-#include "tier/sealer.h"
+#include "base/sealer.h"
 
 namespace kvilt {
 

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "base/sealer.h"
 #include "tier/disk_tier.h"
-#include "tier/sealer.h"
 
 namespace kvilt {
 

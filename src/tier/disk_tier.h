@@ -6,7 +6,7 @@
 //             no database.
 // Invariants: at most `limit` bytes, by removing what was used longest ago, of whoever is furthest beyond its share
 //             (disk_shares.h); what a piece continues is used with it, so it goes later. One process at a time: the folder is locked. Files 0600, folders 0700. With a key every record
-//             and chunk is sealed (sealer.h), and nothing that is not what was written is returned, whoever wrote it.
+//             and chunk is sealed (base/sealer.h), and nothing that is not what was written is returned, whoever wrote it.
 // Errors:     open: kUnavailable (another process has it), kInvalidArgument (others may read it; not its key), kIo. What
 //             is damaged in an open folder is left out and counted.
 // Threads:    as Tier.
@@ -19,11 +19,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/sealer.h"
 #include "tier/disk_shares.h"
 #include "tier/folder_secret.h"
 #include "tier/journal.h"
 #include "tier/piece_id.h"
-#include "tier/sealer.h"
 #include "tier/tier.h"
 
 namespace kvilt {

@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
+#include "base/sealer.h"
 #include "tier/files.h"
-#include "tier/sealer.h"
 
 namespace kvilt {
 

@@ -5,7 +5,7 @@
 //             each news() looks whether some pieces are still there. docs/design/redis.md; bytes: docs/formats/redis.md.
 //             Of a set that is larger than what one process lists the rest is not known to it.
 // Invariants: records and chunks carry keyed digests of what they are and of their bytes, or are sealed with a key
-//             (sealer.h): whatever Redis answers, get() returns what was put, or an error. Chunks are there before
+//             (base/sealer.h): whatever Redis answers, get() returns what was put, or an error. Chunks are there before
 //             their record, records before their line. Every call ends in time; after a failure the connection is
 //             dropped, all calls fail at once, and news() connects again, later each time.
 // Errors:     open: kUnavailable, kCorrupt. get and put as Tier; kUnavailable (not reachable), kExhausted (it is full),
@@ -23,9 +23,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/sealer.h"
 #include "tier/piece_id.h"
 #include "tier/redis_connection.h"
-#include "tier/sealer.h"
 #include "tier/tier.h"
 
 namespace kvilt {

@@ -96,6 +96,44 @@ def test_a_restart_keeps_documents_and_what_was_computed_of_them(serve, tmp_path
         assert max(known(usage) for usage in usages) >= 590, usages
 
 
+def bytes_below(folder):
+    return b"".join(file.name.encode() + file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("tier", [True, False])
+def test_the_caches_key_seals_the_folder_too(serve, tmp_path, tier):
+    """With a cache on disk and without: no word of a text is in it, it opens with its key only, and deleted texts go."""
+    (tmp_path / "key").write_text("5a" * 32)
+    (tmp_path / "key").chmod(0o600)
+    bases, text = tmp_path / "bases", text_of("sealed", 60)
+    flags = ["--knowledge-dir", str(bases), *(["--cache-dir", str(tmp_path / "cache")] if tier else [])]
+    key = ["--cache-key", str(tmp_path / "key")]
+    words = [text.encode(), b"the-id"]
+    with serve(*flags, *key).ready() as server:
+        fill(server, ("the-id", text))
+        assert [word for word in words if word in bytes_below(bases)] == []
+        assert server.end() == 0
+    with serve(*flags) as server:
+        said = server.process.communicate(timeout=120)[0]
+        assert server.process.returncode == 1 and "written with a key: give that" in said, said
+    with serve(*flags, *key).ready() as server:
+        assert json.loads(server.get(BASES + "/base/documents/the-id")[1])["text"] == text
+        sealed = bytes_below(bases)
+        assert server.request("DELETE", BASES + "/base/documents/the-id")[0] == 200
+        assert len(bytes_below(bases)) >= len(sealed) and bytes_below(bases).count(b" ") >= len(text)
+        assert server.end() == 0
+    clear = ["--knowledge-dir", str(tmp_path / "clear")]
+    with serve(*clear).ready() as server:
+        fill(server, ("the-id", text))
+        assert text.encode() in bytes_below(tmp_path / "clear")  # power
+        assert server.request("DELETE", BASES + "/base/documents/the-id")[0] == 200
+        assert text.encode() not in bytes_below(tmp_path / "clear")
+        assert server.end() == 0
+    with serve(*clear, *key) as server:
+        said = server.process.communicate(timeout=120)[0]
+        assert server.process.returncode == 1 and "written without a key" in said, said
+
+
 def test_many_documents_in_bulk(serve):
     """Some 300 lines: progress is told, a bad line loses no other, and what is in is reused."""
     count = 300

@@ -1,9 +1,9 @@
-// tier/sealer_bench.cc: what sealing a chunk costs: bytes a second of one core, beside the sums that it replaces.
+// base/sealer_bench.cc: what sealing a chunk costs: bytes a second of one core, beside the sums that it replaces.
 // Run: sealer_bench. The size is that of a chunk of 256 tokens with 12 KiB of KV each.
 #include <benchmark/benchmark.h>
 
 #include "base/checksum.h"
-#include "tier/sealer.h"
+#include "base/sealer.h"
 
 namespace kvilt {
 namespace {

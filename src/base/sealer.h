@@ -1,4 +1,4 @@
-// tier/sealer.h: bytes that are sealed with a key: without it nobody reads them, and nobody changes or moves them unseen.
+// base/sealer.h: bytes that are sealed with a key: without it nobody reads them, and nobody changes or moves them unseen.
 // Source:     XChaCha20-Poly1305 (RFC 8439, draft-irtf-cfrg-xchacha-03), libsodium's. docs/design/disk.md#with-a-key says
 //             why this one.
 // Invariants: every sealing draws its own nonce of 192 bits, so no count must survive a crash, and processes that share a
@@ -22,7 +22,7 @@ namespace kvilt {
 
 class Sealer {
  public:
-  enum class What : uint64_t { kProof = 1, kRecord = 2, kChunk = 3, kAnnexes = 4 };
+  enum class What : uint64_t { kProof = 1, kRecord = 2, kChunk = 3, kAnnexes = 4, kLine = 5 };
   struct Place {
     What what;
     uint64_t id = 0;

@@ -1,4 +1,4 @@
-#include "tier/sealer.h"
+#include "base/sealer.h"
 
 #include <sodium.h>
 

@@ -1,5 +1,5 @@
 // What was sealed opens with its key in its place, and nothing else does.
-#include "tier/sealer.h"
+#include "base/sealer.h"
 
 #include <gtest/gtest.h>
 
