@@ -223,7 +223,7 @@ void say_built(const BuildOptions& o, const Built& built, uint64_t dropped, doub
               static_cast<long long>(tier->pieces()), mib);
   std::fflush(stdout);
   if (static_cast<double>(tier->bytes()) > .95 * static_cast<double>(o.engine.cache_disk))
-    std::fprintf(stderr, "warning: the folder is full (--cache-disk); what was used longest ago may be gone\n");
+    std::fprintf(stderr, "warning: the folder is full (--cache-disk); some of what was there before may be gone\n");
   if (dropped > 0) fail(fmt::format("{} pieces could not be written and are missing: build them once more", dropped));
   if (built.failed > 0) fail(fmt::format("{} of {} documents failed", built.failed, built.failed + built.documents));
   if (stopped) fail("stopped by a signal; what was computed is in the folder");

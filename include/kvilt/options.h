@@ -169,13 +169,13 @@ struct EngineOptions {
   int draft = 0;
 
   // A folder that keeps cached pieces and exact prefixes beyond memory and beyond this process (docs/design/disk.md): what
-  // is evicted is written there, and so is all that is cached when the engine closes; what a later prompt holds of it is
-  // read instead of computed. One engine at a time; several models may take turns in one folder. It holds what was asked,
+  // is cached is written there beside the work, and the rest of it when the engine closes; what a later prompt holds of it
+  // is read instead of computed. One engine at a time; several models may take turns in one folder. It holds what was asked,
   // readable by its owner only; `cache_key` encrypts it.
   // Default: empty, none. Cost: disk, and some 16 bytes of memory a token that is stored.
   std::string cache_dir = "";
 
-  // The most bytes that the folder takes; what was used longest ago is removed.
+  // The most bytes that the folder takes; what was used once is removed first, what was used longest ago before the rest.
   // Default: 16 GiB.
   int64_t cache_disk = int64_t{16} << 30;
 

@@ -183,13 +183,13 @@ class DiskCache {
 
   DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const Digest& maker, ContentCache& cache,
             int min_segment);
-  // From the I/O thread to the engine thread. Somebody waits to hear it: where memory ends it is said again until there
-  // is some.
+  // From the I/O thread to the engine thread. It has to be heard: where memory ends it is said again until there is some.
+  enum class Waits : uint8_t { kNobody, kSomebody };
   template <class Task>
-  void say(const Task& task) {
+  void say(const Task& task, Waits waits = Waits::kSomebody) {
     for (;;) {
       try {
-        return hooks_.post(task);
+        return waits == Waits::kSomebody ? hooks_.post(task) : hooks_.post_unheard(task);
       } catch (const std::bad_alloc&) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
@@ -229,6 +229,7 @@ class DiskCache {
   void store_entered();
   void store(SegmentId id, Queue queue);
   void store_chain(SegmentId id, Queue queue);
+  void is_stored(SegmentId id, size_t annexes);
   Chain chain_of(SegmentId id) const;
   uint64_t store_run(SegmentId id, Run run, const ChainEnd* behind, Queue queue);
   void refused();
@@ -270,6 +271,7 @@ class DiskCache {
   bool queue(const Question& question, const std::vector<Part>& parts, const std::shared_ptr<Loading>& loading);
   void read_parts(const std::shared_ptr<Loading>& loading);
   void read(const std::shared_ptr<Loading>& loading, const Part& part);
+  void learn_pace(Clock::time_point start, int64_t bytes);
   void refuse(const Part& part, const Error& why);
   Run lacking(Loading& loading, const Part& part, int32_t end) const;
   void place(Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
@@ -282,8 +284,8 @@ class DiskCache {
   bool may_layer(const Question& question, const Loading& loading) const;
   bool reserve(Loading& loading);
   void read_layers(const std::shared_ptr<Loading>& loading);
-  Status read_layers(const std::shared_ptr<Loading>& loading, Run layers, const Part*& of);
-  Status read_blocks(Layered& to, const Layered::Each& each, int32_t chunk, Run layers);
+  Status read_layers(const std::shared_ptr<Loading>& loading, Run layers, const Part*& of, int64_t& bytes);
+  Status read_blocks(Layered& to, const Layered::Each& each, int32_t chunk, Run layers, int64_t& read_bytes);
   void layers_came(const std::shared_ptr<Loading>& loading, const Part* damaged, const Status& done);
   bool drop_layered(bool even_in_use);
 
@@ -303,7 +305,9 @@ class DiskCache {
   std::vector<std::shared_ptr<Loading>> awaited_;               // which end at a time, oldest first
   std::deque<std::shared_ptr<Heard>> unheard_;                  // of what was told, oldest first
   std::shared_ptr<Arriving> arriving_;                          // the part that has pages; one at a time is read
-  std::shared_ptr<Loading> layered_;                            // what is read layer by layer; one at a time
+  const Loading* arriving_for_ = nullptr;                       // whose it is; never looked into
+  const std::shared_ptr<const int> touching_ = std::make_shared<const int>();  // by each job that tells of uses
+  std::shared_ptr<Loading> layered_;  // what is read layer by layer; one at a time
   Hooks hooks_;
   DiskCounters stats_;
   uint64_t epoch_ = 0;      // counts clear()
@@ -327,7 +331,6 @@ class DiskCache {
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte
   Clock::time_point refused_at_ = {};          // when it was last looked whether reading pays
   std::atomic<int64_t> bytes_{0}, pieces_{0};  // as the tier says
-  std::atomic<size_t> touching_{0};            // pieces of which the tier is to be told that they are used
   ChunkBuffers buffers_;                       // of chunks on their way
   IoThread io_;                                // last: its jobs use the rest
 };

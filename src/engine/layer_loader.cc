@@ -74,27 +74,30 @@ void DiskCache::read_layers(const std::shared_ptr<Loading>& loading) {
   const int32_t L = cache_.store().shape().L;
   const Part* damaged = nullptr;
   Status done;
+  int64_t bytes = 0;
   int32_t there = 0;
   for (int32_t next = 0; there < L; there = next) {
     next = std::min(L, there + layers_at_once_);
-    done = read_layers(loading, {there, next}, damaged);
+    done = read_layers(loading, {there, next}, damaged, bytes);
     if (!done.ok()) break;
   }
   for (Layered::Each& each : loading->layered->parts) {
     if (done.ok()) read_annexes(each.part.id, each.arriving);
   }
   try {
-    for (const Part& part : loading->parts) tier_->touch(part.id);
+    for (const Part& part : loading->parts) {
+      if (done.ok()) tier_->touch(part.id);
+    }
   } catch (const std::bad_alloc&) {  // they only seem older than they are
   }
   count();
-  if (done.ok()) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(loading->bytes);
+  learn_pace(start, bytes);  // also where nobody waited for the end
   say([this, loading, damaged, done = std::move(done)] { layers_came(loading, damaged, done); });
 }
 
 // Of all chunks of all parts, and tells of it. kUnavailable: nobody wants them any more. of: the part that could not be
 // read.
-Status DiskCache::read_layers(const std::shared_ptr<Loading>& loading, Run layers, const Part*& of) {
+Status DiskCache::read_layers(const std::shared_ptr<Loading>& loading, Run layers, const Part*& of, int64_t& bytes) {
   Fetch& fetch = *loading->fetch;
   try {
     for (const Layered::Each& each : loading->layered->parts) {
@@ -103,7 +106,7 @@ Status DiskCache::read_layers(const std::shared_ptr<Loading>& loading, Run layer
         if (loading->fetch.use_count() == 1) fetch.left = true;
         if (fetch.left) return Error{Code::kUnavailable, "nobody waits for it"};
         of = &each.part;
-        KVILT_TRY(read_blocks(*loading->layered, each, chunk, layers));
+        KVILT_TRY(read_blocks(*loading->layered, each, chunk, layers, bytes));
         of = nullptr;
       }
     }
@@ -116,10 +119,11 @@ Status DiskCache::read_layers(const std::shared_ptr<Loading>& loading, Run layer
   }
 }
 
-Status DiskCache::read_blocks(Layered& to, const Layered::Each& each, int32_t chunk, Run layers) {
+Status DiskCache::read_blocks(Layered& to, const Layered::Each& each, int32_t chunk, Run layers, int64_t& read_bytes) {
   std::vector<std::byte> bytes = buffers_.take();
   const Status read = tier_->get_blocks(each.part.id, chunk, layers, bytes);
   moved_ = Clock::now();
+  if (read.ok()) read_bytes += std::ssize(bytes);
   const Arriving& into = each.arriving;
   const Run run = chunk_run(chunk, each.tokens);
   const size_t size = bytes.size() / static_cast<size_t>(layers.size());

@@ -32,22 +32,27 @@ DomainId DiskCache::stored_domain(DomainId domain) {
 // A prompt has these: they, and what they continue, are the last to leave the tier. Memory answers for what it holds, and
 // the tier would take what is always there for what nobody wants.
 void DiskCache::use(std::span<const Piece> pieces) {
-  std::vector<uint64_t> used;
+  constexpr int64_t kMost = 4096;  // at once, of a disk that hangs
   const auto now = Clock::now();
-  for (const Piece& piece : pieces) {
-    Stored& known = stored(piece.segment);
-    if (known.used != Clock::time_point{} && now < known.used + kUsedEvery) continue;
-    known.used = now;
-    if (may_read(piece.segment)) used.push_back(piece.segment);
-  }
-  constexpr size_t kMost = 4096;  // of a disk that hangs
-  if (used.empty() || touching_ >= kMost) return;
-  touching_ += used.size();
-  const auto touch = [this, used = std::move(used)] {
-    touching_ -= used.size();
-    for (const uint64_t id : used) tier_->touch(id);
+  const auto is_due = [&](const Piece& piece) {
+    const Clock::time_point last = stored(piece.segment).used;
+    return (last == Clock::time_point{} || now >= last + kUsedEvery) && !leaves(piece.segment);
   };
-  io_.write(touch, 0, {});
+  if (std::ranges::none_of(pieces, is_due) || touching_.use_count() > kMost) return;
+  try {
+    std::vector<uint64_t> used;
+    for (const Piece& piece : pieces) {
+      if (is_due(piece)) used.push_back(piece.segment);
+    }
+    // The job holds a count of itself, and gives it back where it is dropped too.
+    io_.write(
+        [this, used, job = touching_] {
+          for (const uint64_t id : used) tier_->touch(id);
+        },
+        0, {});
+    for (const uint64_t id : used) stored(id).used = now;
+  } catch (const std::bad_alloc&) {  // they only seem older than they are
+  }
 }
 
 // The rest of the longest exact prefix, where that reaches further by a piece's length. It continues what memory has of
@@ -168,7 +173,8 @@ Clock::time_point DiskCache::ends(const Loading& loading) const {
 
 // A disk has not come back from what was given up: whoever asked it would wait in vain.
 bool DiskCache::hangs() const {
-  return !sharing_ && std::ranges::any_of(awaited_, [](const auto& loading) { return loading->fetch->late; });
+  const bool moves = Clock::now() < moved_.load() + disk_patience_;  // then it is slow
+  return !sharing_ && !moves && std::ranges::any_of(awaited_, [](const auto& loading) { return loading->fetch->late; });
 }
 
 // All chunks that hold a token of it are read whole.
@@ -294,17 +300,22 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
       });
     }
     if (!failed && wanted()) read_annexes(part.id, *arriving);
-    tier_->touch(part.id);
+    if (bytes > 0) tier_->touch(part.id);
   } catch (const std::bad_alloc&) {
     failed = Error{Code::kExhausted, "no memory is left to read a cached piece"};
   }
   count();
-  if (bytes > 0) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(bytes);
+  learn_pace(start, bytes);
   say([this, loading, part, arriving, failed] {
     const auto table = std::move(arriving->table);  // it ends here: the pool is the engine thread's
     arriving_.reset();
     failed ? refuse(part, *failed) : adopt(*loading, part, *arriving, table.get());
   });
+}
+
+// The I/O thread.
+void DiskCache::learn_pace(Clock::time_point start, int64_t bytes) {
+  if (bytes > 0) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(bytes);
 }
 
 // Computed instead: what came of the part before it failed is dropped with it.
@@ -342,6 +353,7 @@ void DiskCache::place(Loading& loading, const Part& part, int32_t chunk, std::sp
   to->refused = !copy_in(loading, part, chunk, bytes, *to);
   to->gap = false;
   arriving_ = to;
+  arriving_for_ = &loading;
   if (to->refused) give_way();
 }
 
@@ -397,6 +409,7 @@ void DiskCache::adopt(Loading& loading, const Part& part, const Arriving& from, 
   const SegmentId id = cache_.adopt(*table, positions, returned);
   if (id == 0) return;
   attach_annexes(part, id, wanted, from, loading.owner);
+  if (part.prefix && cache_.index().is_prefix(id)) is_stored(id, annexes_of(id).size());
   loading.fetch->segments.push_back(id);
   stats_.loaded_tokens += static_cast<uint64_t>(wanted.size());
   stats_.loaded_bytes += static_cast<uint64_t>(wanted.size() * token_bytes_);
@@ -420,7 +433,8 @@ void DiskCache::drop(const std::shared_ptr<Loading>& loading) {
   hangs_.warn("what was read from it is computed instead");
   if (layered_ == loading) {
     drop_layered(true);
-  } else if (const auto given = std::exchange(arriving_, nullptr)) {  // of it, or of one before it, which is as late
+  } else if (arriving_ && arriving_for_ == loading.get()) {  // one before it may be in time
+    const auto given = std::exchange(arriving_, nullptr);
     given->refused = true;
     given->table.reset();
   }

@@ -47,7 +47,7 @@ void DiskCache::store_all() {
     if (segment.count * token_bytes_ > room->second) continue;
     copied_ = 0;
     store(id, Queue::kWait);
-    room->second -= copied_;
+    room->second -= segment.count * token_bytes_;  // also of what was written before, and is the last to go
   }
 }
 
@@ -62,14 +62,14 @@ void DiskCache::keep(SegmentId id) {
 }
 
 // A folder gets it as soon as a shared store does: who kills us leaves what was written. It is the same bytes as those of
-// an eviction, sooner. A disk that hangs takes none: the oldest ids give way then.
+// an eviction, sooner. A disk that hangs takes what the queue holds: beyond kMost the oldest ids give way.
 void DiskCache::entered(SegmentId id) {
   constexpr size_t kMost = size_t{1} << 16;
   if (!hooks_.post) return;
   try {
     if (entered_.size() >= kMost) entered_.pop_front();
     entered_.push_back(id);
-    if (!std::exchange(stores_entered_, true)) hooks_.post([this] { store_entered(); });
+    if (!std::exchange(stores_entered_, true)) hooks_.post_unheard([this] { store_entered(); });
   } catch (const std::bad_alloc&) {  // it is written when it leaves memory
     stores_entered_ = false;
   }
@@ -85,23 +85,29 @@ void DiskCache::enter_all() {
 // As far as the queue has room; when something of it was written, and after a while, it goes on. While the tier is gone
 // nothing waits for it: enter_all() follows. While much is being forgotten it waits: what leaves would count as stored.
 void DiskCache::store_entered() {
-  constexpr int kLooks = 256;  // below a millisecond where all is stored already
+  // Some milliseconds: a look hashes the segment, and what is before it in its chain.
+  constexpr int32_t kLooks = 256, kTokens = 1 << 15;
   stores_entered_ = false;
   copied_ = 0;
   if (!tier_->ready()) entered_.clear();
   if (anything_leaves()) return update();
-  for (int looks = 0; !entered_.empty(); ++looks) {
+  for (int32_t looks = 0, tokens = 0; !entered_.empty(); ++looks) {
     const CachedSegment* segment = cache_.segments().find(entered_.front());
     const int64_t bytes = segment ? segment->count * token_bytes_ : 0;
     if (!io_.has_room(bytes) || (copied_ > 0 && copied_ + bytes > copied_at_once_)) break;
-    if (looks == kLooks) {
+    tokens += segment ? segment->pos + segment->count : 0;
+    if (looks == kLooks || (looks > 0 && tokens > kTokens)) {
       stores_entered_ = true;
-      hooks_.post([this] { store_entered(); });
+      hooks_.post_unheard([this] { store_entered(); });
       break;
     }
     const SegmentId id = entered_.front();
     short_of_room_ = false;
-    store(id, Queue::kIfRoom);
+    try {
+      store(id, Queue::kIfRoom);
+    } catch (const std::bad_alloc&) {  // it is tried again when it leaves memory
+      ++stats_.dropped;
+    }
     if (short_of_room_ && copied_ > 0) break;  // the rest of it follows
     entered_.pop_front();
   }
@@ -171,11 +177,7 @@ void DiskCache::store_chain(SegmentId id, Queue queue) {
   const std::vector<Piece> pieces = find();
   ChainEnd known = end_of_chain(pieces);
   if (known.pos >= size) {
-    const bool all = store_annexes(id, chain.begins.back(), pieces, queue);
-    constexpr size_t kMost = 4096;
-    if (whole_.size() >= kMost) whole_.clear();
-    whole_.insert_or_assign(id, all ? annexes : 0);
-    return;
+    return is_stored(id, store_annexes(id, chain.begins.back(), pieces, queue) ? annexes : 0);
   }
   for (size_t i = 0; i < chain.segments.size(); ++i) {
     const int32_t begin = chain.begins[i];
@@ -194,6 +196,13 @@ void DiskCache::store_chain(SegmentId id, Queue queue) {
     }
   }
   if (annexes > 0) store_annexes(id, chain.begins.back(), find(), queue);
+}
+
+// All of a chain of memory up to its end, with so many annexes.
+void DiskCache::is_stored(SegmentId id, size_t annexes) {
+  constexpr size_t kMost = 4096;
+  if (whole_.size() >= kMost) whole_.clear();
+  whole_.insert_or_assign(id, annexes);
 }
 
 void DiskCache::refused() {
@@ -259,7 +268,8 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
         out->done = put(*piece, *values, out->removed);
         count();
       },
-      bytes, [this, out] { say([this, out] { wrote(*out); }); });  // who hears of it finds its room free
+      bytes,
+      [this, out] { say([this, out] { wrote(*out); }, Waits::kNobody); });  // who hears of it finds its room free
   return stored;
 }
 

@@ -219,6 +219,24 @@ TEST_F(SpillTest, TheEndWritesWhatATenantsShareHolds) {
   }
 }
 
+// What was written when it came in counts too: what came earlier, and the folder dropped since, does not come back for it.
+TEST_F(SpillTest, TheEndWritesNothingOlderThanWhatIsStored) {
+  begin({});
+  tenant = "small";
+  domains = cache->domains({.tenant = tenant}, "mend");
+  std::vector<SegmentId> ids;
+  for (int i = 0; i < 3; ++i) ids.push_back(ask(text(10 + i, 100)).published.segments.at(0));
+  tier->share = 250 * kShape.token_bytes();
+  store->keep(ids[2]);
+  store->keep(ids[1]);
+  store->finish();
+  std::vector<int32_t> sizes;
+  for (const StoredPiece& piece : tier->put_so_far()) {
+    if (piece.owner) sizes.push_back(piece.tokens[0]);
+  }
+  EXPECT_EQ(sizes, (std::vector<int32_t>{text(12, 1)[0], text(11, 1)[0]}));
+}
+
 // What goes on in the middle of a segment is stored behind the part in which it goes on.
 TEST_F(SpillTest, ABranchGoesOnWhereItLeaves) {
   const Tokens branch = join(Tokens(prompt.begin(), prompt.begin() + 300), text(9, 40));

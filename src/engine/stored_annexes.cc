@@ -76,7 +76,7 @@ bool DiskCache::store_annexes(uint64_t stored, std::vector<StoredAnnex> annexes,
         out->done = put_annexes(out->id, *annexes, out->removed);
         count();
       },
-      bytes, [this, out] { say([this, out] { wrote(*out); }); });
+      bytes, [this, out] { say([this, out] { wrote(*out); }, Waits::kNobody); });
   return true;
 }
 

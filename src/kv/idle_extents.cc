@@ -37,8 +37,8 @@ IdleExtents::IdleExtents(int64_t pool_pages) : pool_(pool_pages), clock_(steady_
 }
 
 void IdleExtents::add_to(size_t line) {
-  lines_[line].owners.push_back(static_cast<OwnerId>(owners_.size()));
-  owners_.emplace_back(line);
+  owners_.emplace_back(line);  // first: a line names none that is not there
+  lines_[line].owners.push_back(static_cast<OwnerId>(owners_.size() - 1));
 }
 
 OwnerId IdleExtents::add_owner(double share) {

@@ -79,7 +79,10 @@ void DiskShares::use(Held& piece) {
 void DiskShares::refresh(Held& piece) { move(piece, piece.again); }
 
 void DiskShares::keep_protected(Line& line) {
-  const double most = kProtected * line.part * static_cast<double>(limit_);
+  const bool shared = &line == lines_.data();  // it may hold what the others do not
+  const double room =
+      shared ? static_cast<double>(limit_ - (bytes_ - line.held)) : line.part * static_cast<double>(limit_);
+  const double most = kProtected * room;
   while (static_cast<double>(line.held_again) > most) move(*line.again.begin()->second, false);
 }
 

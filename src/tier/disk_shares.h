@@ -1,11 +1,12 @@
-// tier/disk_shares.h: whose pieces a folder holds, in the order of their use, and whose oldest one gives way.
+// tier/disk_shares.h: whose pieces a folder holds, in the order of their use, and whose next one gives way.
 // Idea:       the pool's (kv/idle_extents.h): owners (tenants) that have a share of the folder wait in a line of their own,
 //             all others, and what is nobody's, together in one, whose share is what is left. Whoever is furthest beyond
-//             its share gives way first, with what it used longest ago. Other than in the pool a share is a limit too:
+//             its share gives way first, with the next of its line. Other than in the pool a share is a limit too:
 //             what is on a disk stays until it is deleted, so nothing is lent that would have to be deleted again.
-//             A line is two lists, as in the pool (kv/eviction_order.h, kSegmented): what was used once goes first, and what
-//             was used again may hold kProtected of what may be the line's, beyond which it is as if used once: so a day
-//             of prompts that nobody asks again takes nothing that somebody does.
+//             A line is two lists, as in the pool (kv/eviction_order.h, kSegmented): what was used once goes first, what
+//             was used longest ago before the rest, and what was used again may hold kProtected of the line's share (of
+//             the first line's: of what the others leave), beyond which it is as if used once: so a day of prompts that
+//             nobody asks again takes nothing that somebody does.
 // Invariants: a line loses a piece for another's sake only while it is beyond its share itself. All pieces of a domain are
 //             one tenant's, so those without an owner, of older folders, become their domain's owner's as soon as that is
 //             known: a chain is in one line, and its order there is that of its use. Who uses a piece uses what that

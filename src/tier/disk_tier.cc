@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
@@ -135,6 +136,8 @@ Status DiskTier::replay() {
   for (const auto& [id, entry] : entries_) {
     if (entry.held.owner) shares_.claim(entry.held.domain, *entry.held.owner);
   }
+  // Who continued what nobody owned then was in another line: both are in the same list now.
+  for (const uint64_t id : ends_used_again()) use(id, By::kReader);
   return {};
 }
 
@@ -278,6 +281,15 @@ void DiskTier::use(uint64_t id, By by) {
     DiskShares::Held& held = it->second.held;
     by == By::kReader ? shares_.use(held) : shares_.refresh(held);
   }
+}
+
+// Of what was used again the ends of chains: who uses these uses all of it, each piece once.
+std::vector<uint64_t> DiskTier::ends_used_again() const {
+  std::vector<uint64_t> out = shares_.used_again();
+  std::unordered_set<uint64_t> continued;
+  for (const uint64_t id : out) continued.insert(entries_.at(id).parent);
+  std::erase_if(out, [&](uint64_t id) { return continued.contains(id); });
+  return out;
 }
 
 void DiskTier::touch(uint64_t id) {
@@ -476,7 +488,7 @@ Status DiskTier::rewrite_journal() {
   std::vector<PieceJournal::Place*> places;
   for (const uint64_t id : shares_.by_use()) places.push_back(&entries_.at(id).place);
   KVILT_TRY(journal_.rewrite(places));
-  for (const uint64_t id : shares_.used_again()) note(Kind::kUsed, id);
+  for (const uint64_t id : ends_used_again()) note(Kind::kUsed, id);
   return {};
 }
 

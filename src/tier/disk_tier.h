@@ -4,9 +4,10 @@
 //             leaves a file that nobody names, which the next start deletes. Nothing is ever written in place, so there
 //             is nothing to repair, and a removed piece gives its room back at once. docs/design/disk.md says why this and
 //             no database.
-// Invariants: at most `limit` bytes, by removing what was used longest ago, of whoever is furthest beyond its share
-//             (disk_shares.h); what a piece continues is used with it, so it goes later. One process at a time: the folder is locked. Files 0600, folders 0700. With a key every record
-//             and chunk is sealed (base/sealer.h), and nothing that is not what was written is returned, whoever wrote it.
+// Invariants: at most `limit` bytes, by removing the next of whoever is furthest beyond its share (disk_shares.h); what a
+//             piece continues is used with it, so it goes later. One process at a time: the folder is locked. Files 0600,
+//             folders 0700. With a key every record and chunk is sealed (base/sealer.h), and nothing that is not what was
+//             written is returned, whoever wrote it.
 // Errors:     open: kUnavailable (another process has it), kInvalidArgument (others may read it; not its key), kIo. What
 //             is damaged in an open folder is left out and counted.
 // Threads:    as Tier.
@@ -118,6 +119,7 @@ class DiskTier : public Tier {
   void note(Kind kind, uint64_t id);
   enum class By : uint8_t { kReader, kWriter };
   void use(uint64_t id, By by);  // kWriter: of what continues it
+  std::vector<uint64_t> ends_used_again() const;
   void tidy_journal(bool at_once = false);
   Status rewrite_journal();
   std::string path_of(uint64_t id) const;
