@@ -211,12 +211,12 @@ TEST(KnowledgeBases, SurviveARestart) {
 
 // Who still works with a document knows that it is no longer there.
 TEST(KnowledgeBases, WhatLeavesIsWithdrawn) {
-  const auto bases = opened("");
+  const auto bases = opened_bases("");
   ASSERT_TRUE(bases->create("a", "x").ok());
-  const auto replaced = document("1", "one"), removed = document("2", "two"), last = document("3", "three"),
-             anew = document("1", "other");
+  const auto replaced = text_document("1", "one"), removed = text_document("2", "two"),
+             last = text_document("3", "three"), anew = text_document("1", "other");
   ASSERT_TRUE(bases->put("a", "x", {replaced, removed, last}).ok());
-  ASSERT_TRUE(bases->put("a", "x", {document("3", "three")}).ok());
+  ASSERT_TRUE(bases->put("a", "x", {text_document("3", "three")}).ok());
   EXPECT_FALSE(*replaced->withdrawn || *removed->withdrawn || *last->withdrawn) << "the same text changes nothing";
   ASSERT_TRUE(bases->put("a", "x", {anew}).ok());
   EXPECT_TRUE(*replaced->withdrawn);
