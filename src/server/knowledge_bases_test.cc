@@ -397,6 +397,23 @@ TEST(KnowledgeBases, DamageIsNamed) {
   EXPECT_EQ(ids(*opened_bases(folder.path()), "a", "x"), (Ids{"1"})) << "power";
 }
 
+// A reader by recursion would end the process with its stack.
+TEST(KnowledgeBases, DeeplyNestedLinesAreDamage) {
+  const KnowledgeFolder folder;
+  ASSERT_TRUE(opened_bases(folder.path())->create("a", "x").ok());
+  const std::string file = folder.only_file(), head = folder.bytes();
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  for (const std::string& bad :
+       {std::string(100'000, '[') + "\n", R"({"format":"kvilt knowledge base","version":)" + deep + "}\n",
+        head + "{\"put\":" + deep + "}\n", head + "{\"void\":[" + deep + "]}\n"}) {
+    std::ofstream(file, std::ios::trunc) << bad;
+    const auto out = KnowledgeBases::open(folder.path());
+    ASSERT_FALSE(out.ok());
+    EXPECT_NE(out.error().message.find(file), std::string::npos) << out.error().message;
+    EXPECT_NE(out.error().message.find("nested deeper than 8 levels"), std::string::npos) << out.error().message;
+  }
+}
+
 // A disk that works on one tenant's change until it is let go, though not for ever.
 class HeldSync {
  public:

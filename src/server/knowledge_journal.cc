@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -16,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/hex.h"
+#include "base/json_size.h"
 
 namespace kvilt::server {
 namespace {
@@ -54,7 +56,10 @@ Result<std::string> read_all(int file, const std::string& path) {
   return out;
 }
 
+// Copies of deeply nested values, and their texts, are made by recursion.
 Result<Json> parse_object(std::string_view line) {
+  constexpr JsonLimits kOurs{.depth = 8, .values = SIZE_MAX};  // a line may make any number of others void
+  if (auto why = oversized_json(line, kOurs, "this")) return Error{Code::kCorrupt, std::move(*why)};
   Json json = Json::parse(line.begin(), line.end(), nullptr, false);
   if (json.is_discarded()) return error(Code::kCorrupt, "this is not JSON");
   if (!json.is_object()) return error(Code::kCorrupt, "this is no object");
