@@ -142,7 +142,7 @@ Result<bool> KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Ba
     }
     if (done.ok()) done = anew->sync();
     if (done.ok()) return anew;
-    anew->forget();
+    (void)anew->forget();
     return done.error();
   }();
   if (!written.ok()) {
@@ -257,7 +257,7 @@ Status KnowledgeBases::create(const std::string& tenant, const std::string& name
   try {
     shelf->bases.try_emplace(name, std::move(base));
   } catch (...) {
-    if (file) file->forget();  // node and name come first: the base still has it
+    if (file) (void)file->forget();  // node and name come first: the base still has it
     throw;
   }
   return {};
@@ -269,12 +269,17 @@ Status KnowledgeBases::erase(const std::string& tenant, const std::string& name)
   MutexLock changing(shelf->changes);
   const Base* const base = shelf->find(name);
   if (!base) return no_base(name);
-  if (base->journal) base->journal->forget();
-  decltype(shelf->bases)::node_type gone;  // it ends behind the lock
-  MutexLock lock(mutex_);
-  for (const auto& [id, entry] : base->by_id) *entry.document->withdrawn = true;
-  shelf->bytes -= base->bytes;
-  gone = shelf->bases.extract(name);
+  if (base->journal) KVILT_TRY(base->journal->forget());
+  decltype(shelf->bases)::node_type gone;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, entry] : base->by_id) *entry.document->withdrawn = true;
+    shelf->bytes -= base->bytes;
+    gone = shelf->bases.extract(name);
+  }
+  if (!gone.mapped().journal) return {};
+  if (const Status kept = gone.mapped().journal->sync_folder(); !kept.ok())
+    return error(Code::kIo, "{}: the knowledge base is deleted, but a crash may bring it back", kept.error().message);
   return {};
 }
 

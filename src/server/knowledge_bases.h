@@ -79,6 +79,7 @@ class KnowledgeBases {
   std::vector<KnowledgeBaseInfo> list(const std::string& tenant) const;  // by name
   // kNotFound from here on: there is no such base, or no such document in it.
   Result<KnowledgeBaseInfo> info(const std::string& tenant, const std::string& name) const;
+  // kIo: it is there as before; or it is gone, and a crash may bring it back (info() tells which).
   Status erase(const std::string& tenant, const std::string& name);
 
   // All of them or none; a document takes the place of one with its id, where it is another one: else that one stays as

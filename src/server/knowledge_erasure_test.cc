@@ -73,6 +73,36 @@ TEST(KnowledgeErasure, AReplacedTextIsNotInTheFile) {
   }
 }
 
+TEST(KnowledgeErasure, ABaseGoesWithItsFile) {
+  const KnowledgeFolder folder;
+  const auto bases = opened_bases(folder.path());
+  ASSERT_TRUE(bases->create("a", "x").ok() && bases->put("a", "x", {text_document("p", "text")}).ok());
+  const std::string file = folder.only_file();
+  fs::rename(file, file + ".aside");
+  fs::create_directory(file);  // nobody can delete it as a file, not even root
+  const Status refused = bases->erase("a", "x");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kIo);
+  EXPECT_TRUE(has(refused.error().message, file)) << refused.error().message;
+  EXPECT_EQ(texts_in(*bases), (Texts{{"p", "text"}}));
+  fs::remove(file);
+  fs::rename(file + ".aside", file);
+  ASSERT_TRUE(bases->put("a", "x", {text_document("q", "more")}).ok()) << "and it goes on";
+  EXPECT_TRUE(bases->erase("a", "x").ok());
+  EXPECT_FALSE(fs::exists(file));
+  EXPECT_TRUE(bases->list("a").empty());
+  // Whoever deleted the file before did what was asked; that the folder says so is another matter.
+  ASSERT_TRUE(bases->create("a", "y").ok());
+  fs::remove(folder.only_file());
+  EXPECT_TRUE(bases->erase("a", "y").ok());
+  ASSERT_TRUE(bases->create("a", "z").ok());
+  fs::remove_all(folder.path());
+  const Status unsure = bases->erase("a", "z");
+  ASSERT_FALSE(unsure.ok());
+  EXPECT_TRUE(has(unsure.error().message, "a crash may bring it back")) << unsure.error().message;
+  EXPECT_TRUE(bases->list("a").empty());
+}
+
 // A disk of which every state is seen that a crash could leave: before each sync, what was written since the last one
 // may be there or not, piece by piece, and a line that is appended may end anywhere. What a sync failed to write is on
 // no disk, whatever the next one says, until it is written again: so does Linux.

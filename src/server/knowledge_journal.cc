@@ -34,7 +34,8 @@ std::string file_name(const KnowledgeJournal::Owner& owner, const std::optional<
   return (key ? KnowledgeSeal::name_of(*key, owner.tenant, owner.name) : name_of(owner.tenant, owner.name)) + kEnding;
 }
 
-Status sync_folder(const std::string& folder) {
+Status sync_folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool synced = fd >= 0 && ::fsync(fd) == 0;
   const Error why = system_error(folder);
@@ -153,9 +154,9 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::st
   std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, disk));
   Status written = out->write_head(owner);
   if (written.ok()) written = out->sync();
-  if (written.ok()) written = sync_folder(folder);
+  if (written.ok()) written = out->sync_folder();
   if (!written.ok()) {
-    out->forget();
+    (void)out->forget();
     return written.error();
   }
   return out;
@@ -173,7 +174,7 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::stri
       if (!is_unborn(text))
         return error(Code::kCorrupt, "{}: its first line has no end (move the file away to start without it)", path);
       spdlog::warn("{}: a crash ended the making of this knowledge base; the file is deleted", path);
-      out->forget();
+      KVILT_TRY(out->forget());
       return std::unique_ptr<KnowledgeJournal>();
     }
     KVILT_ASSIGN(lines, out->read_lines(text, owner));
@@ -337,7 +338,7 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::begin_again(const Ow
   if (file < 0) return system_error(path);
   std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, disk_));
   if (Status head = out->write_head(owner); !head.ok()) {
-    out->forget();
+    (void)out->forget();
     return head.error();
   }
   return out;
@@ -347,11 +348,11 @@ Result<bool> KnowledgeJournal::take_place() {
   const std::string to = path_.substr(0, path_.size() - kAside.size());
   if (::rename(path_.c_str(), to.c_str()) != 0) {
     spdlog::warn("{}: the file that was written anew could not take its place", system_error(to).message);
-    forget();
+    (void)forget();
     return false;
   }
   path_ = to;
-  KVILT_TRY(sync_folder(fs::path(to).parent_path().string()));
+  KVILT_TRY(sync_folder());
   return true;
 }
 
@@ -419,6 +420,11 @@ Status KnowledgeJournal::write_blanks() {
   return {};
 }
 
-void KnowledgeJournal::forget() { ::unlink(path_.c_str()); }
+Status KnowledgeJournal::forget() {
+  if (::unlink(path_.c_str()) != 0 && errno != ENOENT) return system_error(path_);
+  return {};
+}
+
+Status KnowledgeJournal::sync_folder() const { return sync_folder_of(path_); }
 
 }  // namespace kvilt::server

@@ -89,7 +89,8 @@ class KnowledgeJournal {
   // Lines that say nothing any more, and those that a crash left void and not blank: they are blank when this returns.
   // What fails is a warning.
   void clean(const std::vector<Place>& voids);
-  void forget();  // the file is deleted
+  Status forget();  // the file is deleted; kIo: it is there as before
+  Status sync_folder() const;  // what was made and deleted in it stays so
   int64_t size() const { return size_; }
   bool is_old() const { return version_ != kVersion; }  // it is better written anew
 

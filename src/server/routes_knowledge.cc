@@ -117,9 +117,10 @@ class Routes {
 
   void erase(const Call& call, httplib::Response& response) {
     const std::string name = call.http.matches[1];
-    if (Status erased = bases_.erase(tenant_of(call), name); !erased.ok())
-      return refuse(response, erased.error(), "name");
-    call.engine().thaw(tenant_of(call), {KnowledgeWriter::frozen_as(name)});
+    const Status erased = bases_.erase(tenant_of(call), name);
+    const bool gone = erased.ok() || (erased.error().code == Code::kIo && !bases_.info(tenant_of(call), name).ok());
+    if (gone) call.engine().thaw(tenant_of(call), {KnowledgeWriter::frozen_as(name)});
+    if (!erased.ok()) return refuse(response, erased.error(), "name");
     reply_json(response, {{"object", "kvilt.knowledge_base"}, {"name", name}, {"deleted", true}});
   }
 
