@@ -263,7 +263,7 @@ bool Bulk::begin(size_t next, AnswerQueue& answer) {
     next_.reset();
     return true;
   };
-  if (!writer_.has(document)) return skip("it was deleted meanwhile");
+  if (!writer_.has(document)) return skip("it was deleted or replaced meanwhile");
   if (!next_) {
     auto request = request_of(document);
     if (!request.ok() && request.error().code == Code::kUnavailable) return false;

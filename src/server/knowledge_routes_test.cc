@@ -208,6 +208,32 @@ TEST(KnowledgeRoutes, DocumentsAreFrozenWhileTheyAreThere) {
   EXPECT_EQ(running.engine->last_request().frozen_as, "") << "power: what is in no base is warmed only";
 }
 
+// A text that is still computed while another one takes its place is frozen behind the thaw of that change.
+TEST(KnowledgeRoutes, ATextThatIsReplacedWhileItIsComputedIsThawed) {
+  LiveServer running;
+  post(running, kBases, {{"name", "rivers"}});
+  const std::string documents = std::string(kBases) + "/rivers/documents";
+  const auto put = [&](const char* text) {
+    post(running, documents, {{"documents", {{{"id", "elbe"}, {"text", text}}}}});
+  };
+  using Names = std::vector<std::string>;
+  running.engine->hold(true);
+  const auto beside = [&](const char* text, const std::function<void()>& then) {
+    std::thread first([&] { put(text); });
+    EXPECT_TRUE(eventually([&] { return running.engine->stats().running + running.engine->stats().waiting > 0; }));
+    std::thread second(then);
+    EXPECT_TRUE(eventually([&] { return running.engine->stats().running + running.engine->stats().waiting > 1; }));
+    running.engine->hold(false);
+    first.join();
+    second.join();
+  };
+  beside("1,094 km", [&] { put("1,094 km"); });
+  EXPECT_EQ(running.engine->thawed(), Names{}) << "the same text";
+  running.engine->hold(true);
+  beside("1,094 km", [&] { put("1,095 km"); });
+  EXPECT_EQ(running.engine->thawed(), (Names{":rivers/elbe/", ":rivers/elbe/"})) << "at the change, and at its end";
+}
+
 TEST(KnowledgeRoutes, WrongBodiesAreNamed) {
   LiveServer running;
   post(running, kBases, Json::array(), 400);

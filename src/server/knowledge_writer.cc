@@ -16,6 +16,11 @@ namespace {
 // The same title and text have the same id, so that sending them again changes nothing.
 std::string id_of(const KnowledgeDocument& document) { return "doc-" + name_of(document.title, document.text); }
 
+// Their KV is the same.
+bool same_words(const KnowledgeDocument& a, const KnowledgeDocument& b) {
+  return a.text == b.text && a.title == b.title;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<KnowledgeDocument>> KnowledgeWriter::read(const Json& entry, const std::string& path,
@@ -59,7 +64,8 @@ Status KnowledgeWriter::put(const std::vector<KnowledgeDocumentPtr>& documents) 
 }
 
 bool KnowledgeWriter::has(const KnowledgeDocument& document) const {
-  return bases_.find(tenant_, base_, document.id).ok();
+  const auto found = bases_.find(tenant_, base_, document.id);
+  return found.ok() && same_words(*found.value(), document);
 }
 
 void KnowledgeWriter::thaw_deleted(const std::vector<KnowledgeDocumentPtr>& documents) {
@@ -73,7 +79,7 @@ void KnowledgeWriter::thaw_deleted(const std::vector<KnowledgeDocumentPtr>& docu
 // Whether it takes the place of another text.
 bool KnowledgeWriter::changes(const KnowledgeDocument& document) const {
   const auto old = bases_.find(tenant_, base_, document.id);
-  return old.ok() && (old.value()->text != document.text || old.value()->title != document.title);
+  return old.ok() && !same_words(*old.value(), document);
 }
 
 }  // namespace kvilt::server

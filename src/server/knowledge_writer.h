@@ -34,8 +34,10 @@ class KnowledgeWriter {
   const std::string& base() const { return base_; }
   // All of them or none (KnowledgeBases::put). What they take the place of is thawed.
   Status put(const std::vector<KnowledgeDocumentPtr>& documents);
+  // With this text: equal ones are one, whichever of them is stored.
   bool has(const KnowledgeDocument& document) const;
-  // Whoever deleted some of them while they were computed thawed what was not frozen yet.
+  // Whoever deleted or replaced some of them while they were computed thawed what was not frozen yet. What took their
+  // place is frozen under the same name, and thawed too: the next chat that names it freezes it again.
   void thaw_deleted(const std::vector<KnowledgeDocumentPtr>& documents);
 
  private:
