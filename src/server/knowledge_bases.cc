@@ -62,6 +62,19 @@ Json as_document(const KnowledgeDocument& document) {
 
 }  // namespace
 
+// A document's entries in both lists, made before it is written: behind that nothing may fail.
+struct KnowledgeBases::Coming {
+  explicit Coming(KnowledgeDocumentPtr document) {
+    std::map<uint64_t, KnowledgeDocumentPtr> arrived;
+    std::map<std::string, Entry> entries;
+    arrival = arrived.extract(arrived.try_emplace(0, document).first);
+    entry = entries.extract(entries.try_emplace(document->id).first);
+    entry.mapped().document = std::move(document);
+  }
+  std::map<uint64_t, KnowledgeDocumentPtr>::node_type arrival;
+  std::map<std::string, Entry>::node_type entry;
+};
+
 void count_hits(const NamedDocuments& named) {
   for (const NamedDocument& one : named) {
     if (one.document) ++one.document->hits;
@@ -104,7 +117,8 @@ Status KnowledgeBases::load(const std::string& path, KnowledgeJournal::Owner& ow
     if (const auto put = change.find("put"); put != change.end() && put->is_object()) {
       KVILT_ASSIGN(KnowledgeDocumentPtr document, read_put(*put));
       no_longer(document->id);
-      add(read, base, std::move(document), place);
+      Coming coming(std::move(document));
+      add(read, base, coming, place);
       return {};
     }
     if (const auto id = change.find("remove"); id != change.end() && id->is_string()) {
@@ -187,27 +201,21 @@ std::optional<KnowledgeJournal::Place> KnowledgeBases::line_of(const Base& base,
   return found == base.by_id.end() ? std::nullopt : std::optional(found->second.line);
 }
 
-// It comes last. Where memory ends nothing has changed: both entries are made before anything else.
-void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document, KnowledgeJournal::Place line) {
-  const size_t bytes = document->bytes();
-  const std::string id = document->id;
-  const auto last = base.by_arrival.try_emplace(arrivals_ + 1, document).first;
-  try {
-    base.by_id.try_emplace(id);
-  } catch (...) {
-    base.by_arrival.erase(last);
-    throw;
+// It comes last.
+void KnowledgeBases::add(Shelf& shelf, Base& base, Coming& coming, KnowledgeJournal::Place line) {
+  Entry& entry = coming.entry.mapped();
+  const size_t bytes = entry.document->bytes();
+  entry.number = coming.arrival.key() = ++arrivals_;
+  entry.line = line;
+  base.by_arrival.insert(std::move(coming.arrival));
+  if (const auto placed = base.by_id.insert(std::move(coming.entry)); !placed.inserted) {
+    Entry& old = placed.position->second;
+    *old.document->withdrawn = true;
+    shelf.bytes -= old.document->bytes();
+    base.bytes -= old.document->bytes();
+    base.by_arrival.erase(old.number);
+    old = placed.node.mapped();
   }
-  auto& [number, kept, where] = base.by_id.find(id)->second;
-  if (kept) {
-    *kept->withdrawn = true;
-    shelf.bytes -= kept->bytes();
-    base.bytes -= kept->bytes();
-    base.by_arrival.erase(number);
-  }
-  number = ++arrivals_;
-  kept = std::move(document);
-  where = line;
   shelf.bytes += bytes;
   base.bytes += bytes;
 }
@@ -352,6 +360,9 @@ Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
     return known || last[document->id] != document.get();
   });
   if (documents.empty()) return {};
+  std::vector<Coming> coming;
+  coming.reserve(documents.size());
+  for (const KnowledgeDocumentPtr& document : documents) coming.emplace_back(document);
   std::vector<KnowledgeJournal::Place> lines(documents.size());
   if (base->journal) {
     std::vector<KnowledgeJournal::Change> changes;
@@ -360,7 +371,7 @@ Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
     KVILT_ASSIGN(lines, base->journal->append(changes));
   }
   MutexLock lock(mutex_);
-  for (size_t i = 0; i < documents.size(); ++i) add(*shelf, *base, std::move(documents[i]), lines[i]);
+  for (size_t i = 0; i < coming.size(); ++i) add(*shelf, *base, coming[i], lines[i]);
   return {};
 }
 

@@ -116,6 +116,7 @@ class KnowledgeBases {
     size_t bytes = 0;
     std::unique_ptr<KnowledgeJournal> journal;  // null without a folder; used by who holds the shelf's `changes`
   };
+  struct Coming;
   // Of a tenant. Changed by who holds both locks: who holds one of them finds it as it was.
   struct Shelf {
     Mutex changes;
@@ -137,8 +138,7 @@ class KnowledgeBases {
   class Reserved;
   Status reserve(size_t bytes);
   const Base* find_base(const std::string& tenant, const std::string& name) const KVILT_REQUIRES(mutex_);
-  void add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document, KnowledgeJournal::Place line)
-      KVILT_REQUIRES(mutex_);
+  void add(Shelf& shelf, Base& base, Coming& coming, KnowledgeJournal::Place line) KVILT_REQUIRES(mutex_);
   void take_out(Shelf& shelf, Base& base, const std::string& id) KVILT_REQUIRES(mutex_);
   Result<std::vector<KnowledgeDocumentPtr>> named(const std::string& tenant, const Json& entry) const;
 

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -28,6 +29,11 @@ constexpr std::string_view kAside = ".new";  // behind the name of a file that i
 constexpr const char* kFormat = "kvilt knowledge base";
 constexpr int kOldest = 1;  // a version that can be read: its lines are void by their documents' ids
 constexpr int kOwnerOnly = 0600;
+constexpr auto kBlanks = [] {
+  std::array<char, size_t{16} << 10> blanks{};
+  blanks.fill(' ');
+  return blanks;
+}();
 
 // Names are the clients' words: no path is made of them.
 std::string file_name(const KnowledgeJournal::Owner& owner, const std::optional<HashSecret>& key) {
@@ -308,6 +314,7 @@ KnowledgeJournal::~KnowledgeJournal() { ::close(file_); }
 
 Result<std::vector<KnowledgeJournal::Place>> KnowledgeJournal::append(const std::vector<Change>& changes) {
   const int64_t before = size_;
+  void_.reserve(void_.size() + changes.size());  // what is on disk is acknowledged: no want of memory from then on
   KVILT_ASSIGN(std::vector<Place> places, add(changes));
   if (Status synced = sync(); !synced.ok()) {
     size_ = before;
@@ -317,7 +324,10 @@ Result<std::vector<KnowledgeJournal::Place>> KnowledgeJournal::append(const std:
   for (const Change& change : changes) {
     if (change.voids) void_.push_back(*change.voids);
   }
-  if (const Status blank = write_blanks(); !blank.ok()) warn_of_rest(blank.error());
+  try {
+    if (const Status blank = write_blanks(); !blank.ok()) warn_of_rest(blank.error());
+  } catch (const std::bad_alloc&) {  // of the warning
+  }
   return places;
 }
 
@@ -407,11 +417,10 @@ Status KnowledgeJournal::write_at(std::string_view bytes, int64_t at) {
 // Lines keep their ends, and so their number.
 Status KnowledgeJournal::write_blanks() {
   if (void_.empty()) return {};
-  static const std::string blanks(size_t{64} << 10, ' ');
   for (const Place& place : void_) {
     for (int64_t done = 0; done < place.bytes;) {
-      const int64_t now = std::min(place.bytes - done, std::ssize(blanks));
-      KVILT_TRY(write_at(std::string_view(blanks).substr(0, static_cast<size_t>(now)), place.at + done));
+      const int64_t now = std::min(place.bytes - done, std::ssize(kBlanks));
+      KVILT_TRY(write_at({kBlanks.data(), static_cast<size_t>(now)}, place.at + done));
       done += now;
     }
   }
