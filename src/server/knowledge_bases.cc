@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -76,8 +77,9 @@ struct KnowledgeBases::Coming {
 };
 
 void count_hits(const NamedDocuments& named) {
+  std::set<const KnowledgeDocument*> once;
   for (const NamedDocument& one : named) {
-    if (one.document) ++one.document->hits;
+    if (one.document && once.insert(one.document.get()).second) ++one.document->hits;
   }
 }
 
