@@ -127,7 +127,8 @@ Status check_key(const EngineOptions& o) {
   if (o.cache_key.empty() && o.cache_key_text.empty()) return {};
   if (o.cache_dir.empty() && o.cache_redis.empty()) {
     return error(Code::kInvalidArgument,
-                 "cache_key (--cache-key) is for cache_dir (--cache-dir) and cache_redis (--cache-redis)");
+                 "cache_key (--cache-key) is for cache_dir (--cache-dir), cache_redis (--cache-redis) and "
+                 "kvilt serve --knowledge-dir");
   }
   if (o.cache_key.empty() || o.cache_key_text.empty()) return {};
   return error(Code::kInvalidArgument, "cache_key (--cache-key) and cache_key_text: give one of them");

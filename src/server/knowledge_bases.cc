@@ -183,8 +183,10 @@ Status KnowledgeBases::load() {
     if (!base.journal) continue;  // it was never there
     base.created = owner.created;
     Shelf& shelf = shelves_[owner.tenant];
-    if (shelf.bases.contains(owner.name))
-      return error(Code::kCorrupt, "{}: knowledge base '{}' is there twice", path, owner.name);
+    if (const Base* const first = shelf.find(owner.name)) {
+      return error(Code::kCorrupt, "{}: knowledge base '{}' of tenant '{}' is in {} too: move one of them away", path,
+                   owner.name, owner.tenant, first->journal->path());
+    }
     shelf.bytes += base.bytes;
     shelf.bases.emplace(owner.name, std::move(base));
   }

@@ -397,6 +397,17 @@ TEST(KnowledgeBases, DamageIsNamed) {
   EXPECT_EQ(ids(*opened_bases(folder.path()), "a", "x"), (Ids{"1"})) << "power";
 }
 
+TEST(KnowledgeBases, ACopyInTheFolderIsNamed) {
+  const KnowledgeFolder folder;
+  ASSERT_TRUE(opened_bases(folder.path())->create("a", "rivers").ok());
+  const std::string file = folder.only_file(), copy = folder.path() + "/copy.knowledge";
+  fs::copy_file(file, copy);
+  const auto out = KnowledgeBases::open(folder.path());
+  ASSERT_FALSE(out.ok());
+  for (const std::string& part : {file, copy, std::string("'rivers' of tenant 'a'"), std::string("move one of them")})
+    EXPECT_NE(out.error().message.find(part), std::string::npos) << out.error().message;
+}
+
 // A reader by recursion would end the process with its stack.
 TEST(KnowledgeBases, DeeplyNestedLinesAreDamage) {
   const KnowledgeFolder folder;

@@ -242,7 +242,7 @@ Status KnowledgeJournal::read_head(std::string_view line, Owner& owner) {
   if (!opened.ok()) {
     return error(Code::kInvalidArgument,
                  "it was written with another key, or its first line was changed: give that key (--cache-key FILE, or "
-                 "KVILT_CACHE_KEY), or name another folder (--knowledge-dir); nothing in it was changed");
+                 "KVILT_CACHE_KEY), or name another folder (--knowledge-dir); this file was not changed");
   }
   return read_owner(opened.value(), owner);
 }
@@ -260,7 +260,8 @@ Status KnowledgeJournal::open_seal(const Json& head) {
     return error(Code::kInvalidArgument,
                  "it was written without a key and can be read by whoever gets it: name another folder "
                  "(--knowledge-dir) and put the documents there, or delete this one; without --cache-key and "
-                 "KVILT_CACHE_KEY it opens as before");
+                 "KVILT_CACHE_KEY it opens as before (leave out --cache-dir then too, if that is sealed, and "
+                 "--cache-redis, where prompts would be stored in clear)");
   }
   if (!sealed) return {};
   seal_ = KnowledgeSeal::of(*disk_.key, salt->get<std::string>());

@@ -91,6 +91,7 @@ class KnowledgeJournal {
   void clean(const std::vector<Place>& voids);
   Status forget();  // the file is deleted; kIo: it is there as before
   Status sync_folder() const;  // what was made and deleted in it stays so
+  const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
   bool is_old() const { return version_ != kVersion; }  // it is better written anew
 

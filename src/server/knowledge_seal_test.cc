@@ -86,7 +86,8 @@ TEST(KnowledgeSeal, AKeyForAFolderInClearIsRefused) {
   const auto bases = with_knowledge_key(folder.path(), key_of_knowledge);
   ASSERT_FALSE(bases.ok());
   EXPECT_EQ(bases.error().code, Code::kInvalidArgument);
-  for (const char* part : {"written without a key", "without --cache-key and KVILT_CACHE_KEY it opens as before"})
+  for (const char* part : {"written without a key", "without --cache-key and KVILT_CACHE_KEY it opens as before",
+                           "leave out --cache-dir then too"})
     EXPECT_NE(bases.error().message.find(part), std::string::npos) << bases.error().message;
   EXPECT_EQ(folder.all_bytes(), before);
   EXPECT_NE(opened_bases(folder.path()), nullptr) << "power";
