@@ -408,6 +408,26 @@ TEST(KnowledgeBases, ACopyInTheFolderIsNamed) {
     EXPECT_NE(out.error().message.find(part), std::string::npos) << out.error().message;
 }
 
+// The message says how to keep what is before the damage.
+TEST(KnowledgeBases, WhatIsBeforeDamageCanBeKept) {
+  const KnowledgeFolder folder;
+  {
+    const auto bases = opened_bases(folder.path());
+    ASSERT_TRUE(bases->create("a", "x").ok());
+    ASSERT_TRUE(bases->put("a", "x", {text_document("1", "one")}).ok());
+  }
+  const std::string file = folder.only_file();
+  const auto whole = fs::file_size(file);
+  std::ofstream(file, std::ios::app) << std::string(40, '\0') << "\n{\"put\": {}}\n";
+  const auto out = KnowledgeBases::open(folder.path());
+  ASSERT_FALSE(out.ok());
+  const std::string size = std::to_string(whole), command = "truncate -s " + size + " " + file;
+  EXPECT_NE(out.error().message.find(file + ":3: "), std::string::npos) << out.error().message;
+  EXPECT_NE(out.error().message.find(command), std::string::npos) << out.error().message;
+  fs::resize_file(file, whole);  // as it says
+  EXPECT_EQ(ids(*opened_bases(folder.path()), "a", "x"), (Ids{"1"}));
+}
+
 // A reader by recursion would end the process with its stack.
 TEST(KnowledgeBases, DeeplyNestedLinesAreDamage) {
   const KnowledgeFolder folder;

@@ -103,8 +103,9 @@ TEST(KnowledgeErasure, ABaseGoesWithItsFile) {
   EXPECT_TRUE(bases->list("a").empty());
 }
 
-// A disk of which every state is seen that a crash could leave: before each sync, what was written since the last one
-// may be there or not, piece by piece, and a line that is appended may end anywhere. What a sync failed to write is on
+// A disk of which states are seen that a crash may leave: before each sync, what was written over lines since the last
+// one may be there or not, piece by piece, and a line that is appended may end anywhere. Not here: an appended line with
+// holes, which is damage and ends the start. What a sync failed to write is on
 // no disk, whatever the next one says, until it is written again: so does Linux.
 class CrashingDisk {
  public:

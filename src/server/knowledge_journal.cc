@@ -192,8 +192,14 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::stri
   return out;
 }
 
-Error KnowledgeJournal::damage(size_t number, const Error& why) const {
-  return error(why.code, "{}:{}: {} (move the file away to start without it)", path_, number, why.message);
+// What may be cut off is whatever begins with this line: what is before it was acknowledged.
+Error KnowledgeJournal::damage(size_t number, int64_t at, const Error& why) const {
+  constexpr const char* kAway = "move the file away to start without it";
+  if (at == 0) return error(why.code, "{}:{}: {} ({})", path_, number, why.message, kAway);
+  return error(why.code,
+               "{}:{}: {} (the line begins at byte {}; {}, or keep what is before this line and lose it and all that "
+               "follows: truncate -s {} {})",
+               path_, number, why.message, at, kAway, at, path_);
 }
 
 // All that have an end.
@@ -201,7 +207,7 @@ Result<std::vector<KnowledgeJournal::Read>> KnowledgeJournal::read_lines(std::st
   size_t at = text.find('\n') + 1;
   if (const Status head = read_head(text.substr(0, at - 1), owner); !head.ok()) {
     const bool key = head.error().code == Code::kInvalidArgument;  // it says itself what to do
-    return key ? error(head.error().code, "{}: {}", path_, head.error().message) : damage(1, head.error());
+    return key ? error(head.error().code, "{}: {}", path_, head.error().message) : damage(1, 0, head.error());
   }
   std::vector<Read> out;
   for (size_t end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
@@ -280,7 +286,7 @@ Status KnowledgeJournal::find_voids(std::vector<Read>& lines) const {
       const int64_t begin = at.is_number_integer() ? at.get<int64_t>() : -1;
       const auto named = std::ranges::lower_bound(before, begin, {}, at_of);
       if (named == before.end() || named->place.at != begin)
-        return damage(i + 2, error(Code::kCorrupt, "void: no line before this one begins at {}", at.dump()));
+        return damage(i + 2, at_of(lines[i]), error(Code::kCorrupt, "void: no line before this one begins at {}", at.dump()));
       named->is_void = true;
     }
   }
@@ -298,7 +304,7 @@ Status KnowledgeJournal::pass_on(std::vector<Read>& lines, const Line& line) {
     Status taken = std::move(read.status);
     const bool only_voids = read.json.size() == 1 && read.json.contains("void");
     if (taken.ok() && !only_voids) taken = line(read.json, read.place);
-    if (!taken.ok()) return damage(i + 2, taken.error());
+    if (!taken.ok()) return damage(i + 2, read.place.at, taken.error());
     read.json = Json();
   }
   return {};

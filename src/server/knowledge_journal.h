@@ -117,7 +117,7 @@ class KnowledgeJournal {
   Status add_bytes(std::string_view bytes);
   Status write_at(std::string_view bytes, int64_t at);
   Status write_blanks();
-  Error damage(size_t number, const Error& why) const;
+  Error damage(size_t number, int64_t at, const Error& why) const;
 
   std::string path_;
   const Disk disk_;
