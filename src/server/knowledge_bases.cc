@@ -137,16 +137,13 @@ Status KnowledgeBases::load(const std::string& path, KnowledgeJournal::Owner& ow
   for (const auto& [id, entry] : base.by_id) alive += entry.line.bytes;
   const int64_t dead = base.journal->size() - alive;
   const bool mostly_dead = dead >= kLeastDead && 2 * dead > base.journal->size();
-  bool anew = false;
-  if (mostly_dead || base.journal->is_old()) {
-    KVILT_ASSIGN(anew, write_anew(owner, base));
-  }
-  if (!anew) base.journal->clean(voids);
-  return {};
+  base.journal->clean(voids);  // first: the file's bytes outlive its name
+  if (!mostly_dead && !base.journal->is_old()) return {};
+  return write_anew(owner, base);
 }
 
-// False: the disk has no room for it, and the old file goes on.
-Result<bool> KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& base) {
+// Where the disk has no room for it the old file goes on.
+Status KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Base& base) {
   std::vector<KnowledgeJournal::Place> lines;
   auto written = [&]() -> Result<std::unique_ptr<KnowledgeJournal>> {
     KVILT_ASSIGN(auto anew, base.journal->begin_again(owner));
@@ -163,15 +160,15 @@ Result<bool> KnowledgeBases::write_anew(const KnowledgeJournal::Owner& owner, Ba
   }();
   if (!written.ok()) {
     spdlog::warn("{}: it has void lines, and could not be written anew", written.error().message);
-    return false;
+    return {};
   }
   // What is written into a file that may not be in its place is lost by a crash: this ends the start.
   KVILT_ASSIGN(const bool placed, written.value()->take_place());
-  if (!placed) return false;
+  if (!placed) return {};
   base.journal = std::move(written.value());
   size_t i = 0;
   for (const KnowledgeDocumentPtr& document : in_order(base)) base.by_id.at(document->id).line = lines[i++];
-  return true;
+  return {};
 }
 
 Status KnowledgeBases::load() {

@@ -4,7 +4,8 @@
 //             (warming.h), and found by content like everything else.
 // Invariants: a tenant's bases are found by that tenant alone. With a folder every change is on disk before it is there
 //             (knowledge_journal.h): what was acknowledged survives a crash, and a change that cannot be written is an
-//             error that changes nothing. Of a document that is deleted or replaced no text is left in its file.
+//             error that changes nothing. Of a document that is deleted or replaced no text is left in its file,
+//             or, where the disk refuses that, a warning says so and the next change and the next start try again.
 // Threads:    all methods from any thread. Documents are immutable; whoever holds one keeps it. Of a tenant one change is
 //             made at a time (Shelf::changes), and only that is held while a disk works: who reads, and other tenants,
 //             do not wait for it.
@@ -128,7 +129,7 @@ class KnowledgeBases {
       : folder_(std::move(folder)), limits_(limits), disk_(std::move(disk)) {}
   Status load();
   Status load(const std::string& path, KnowledgeJournal::Owner& owner, Base& base) KVILT_REQUIRES(mutex_);
-  static Result<bool> write_anew(const KnowledgeJournal::Owner& owner, Base& base);
+  static Status write_anew(const KnowledgeJournal::Owner& owner, Base& base);
   static std::vector<KnowledgeDocumentPtr> in_order(const Base& base);
   static std::optional<KnowledgeJournal::Place> line_of(const Base& base, const std::string& id);
   Shelf* find_shelf(const std::string& tenant);  // null: nobody made a base there

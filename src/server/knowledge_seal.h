@@ -1,7 +1,7 @@
 // server/knowledge_seal.h: lines of a knowledge base's file, sealed with a key (docs/formats/knowledge.md#with-a-key).
 // Idea:       every file has a salt and so a key of its own, and a line is sealed for its place: what is in another file,
 //             or elsewhere in this one, is nothing there.
-// Not here:   that lines are gone, or that the file is as it was some time ago.
+// Not here:   that lines are gone, or that the file, or single lines of it, are as they were some time ago.
 // Threads:    any.
 #pragma once
 
