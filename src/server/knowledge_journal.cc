@@ -173,6 +173,9 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::stri
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return system_error(path);
   std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, disk));
+  // Blanks whose sync failed are blank in memory alone, and Linux takes these pages for written: they are read from disk.
+  (void)out->sync();
+  ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
   std::vector<Read> lines;
   {
     KVILT_ASSIGN(const std::string text, read_all(file, path));

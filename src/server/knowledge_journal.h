@@ -9,6 +9,7 @@
 // Invariants: a line that could not be written whole is taken back, so that the next one begins a line. Nothing is written
 //             over a line before one is on disk that names it and is not void itself: each line names all that are void
 //             and not known to be blank on disk. So whatever is half written over can be told from damage.
+//             A file is read from disk, not from what an earlier process left in memory: what reads as blank is so there.
 // Threads:    one at a time (KnowledgeBases has a lock for each tenant).
 // Not here:   KV on disk; what the file system keeps of bytes that are no longer in a file.
 #pragma once
