@@ -13,6 +13,7 @@ from test_disk_cache import KV, check, key_file, wanted
 from test_faults import PROBE, Serve, gauge
 
 ROUNDS = int(os.environ.get("KVILT_DAMAGE_ROUNDS", "4"))
+PATIENCE = 300 + 30 * ROUNDS  # seconds until a test that waits for nothing ends
 
 
 def damage(path, dice):
@@ -52,10 +53,14 @@ def test_files_are_damaged_while_clients_ask(tmp_path, sealed):
 
     with Serve(PROBE, *flags).ready() as server:
         with Clients(server, answers) as clients:
+            deadline = time.monotonic() + PATIENCE
             while (clients.disk == 0 or not values(tmp_path)) and not clients.wrong:
+                assert time.monotonic() < deadline, f"reading never paid: {clients.answered} answers, {len(values(tmp_path))} files"
                 time.sleep(0.01)
             assert errors() == 0  # power: nothing is wrong by itself
+            deadline = time.monotonic() + PATIENCE
             while errors() < ROUNDS and done < 1000 * ROUNDS and not clients.wrong:
+                assert time.monotonic() < deadline, f"damage was not read: {done} files damaged, {len(values(tmp_path))} there"
                 there = values(tmp_path)
                 done += bool(there) and damage(dice.choice(there), dice)
                 time.sleep(0.02)

@@ -38,6 +38,9 @@ def document(server, who, text, turn):
     return call(server, who, "POST", "/v1/chat/completions", body)
 
 
+completion.kinds, document.kinds = 2, 3  # of turns: waits of each are compared among themselves
+
+
 def base(server, who, texts):
     """A knowledge base of them."""
     assert call(server, who, "POST", "/v1/knowledge_bases", {"name": "base"})[0] == 200
@@ -82,7 +85,7 @@ def probe(server, who, ask, known, new):
         columns = [[row.get(at, 0) for row in kind.numbers] for kind in (of_known, of_new)]
         if at.endswith(FULLNESS) and columns[0] != columns[1] and rank_p(*columns, dice) < FAIR:
             telling.add(at)
-    return telling, rank_p(of_known.seconds, of_new.seconds, dice)
+    return telling, rank_p(of_known.seconds, of_new.seconds, dice, kinds=ask.kinds)
 
 
 @pytest.mark.parametrize("kind,flags,again", [
