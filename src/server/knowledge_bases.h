@@ -54,7 +54,7 @@ struct NamedDocument {
   KnowledgeDocumentPtr document;
 };
 using NamedDocuments = std::vector<NamedDocument>;  // all entries, in order; none where no base is named
-void count_hits(const NamedDocuments& named);  // each document once: a hit is a request
+void count_hits(const NamedDocuments& named);       // each document once: a hit is a request
 
 struct KnowledgeBaseInfo {
   std::string name;

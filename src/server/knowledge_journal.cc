@@ -289,7 +289,8 @@ Status KnowledgeJournal::find_voids(std::vector<Read>& lines) const {
       const int64_t begin = at.is_number_integer() ? at.get<int64_t>() : -1;
       const auto named = std::ranges::lower_bound(before, begin, {}, at_of);
       if (named == before.end() || named->place.at != begin)
-        return damage(i + 2, at_of(lines[i]), error(Code::kCorrupt, "void: no line before this one begins at {}", at.dump()));
+        return damage(i + 2, at_of(lines[i]),
+                      error(Code::kCorrupt, "void: no line before this one begins at {}", at.dump()));
       named->is_void = true;
     }
   }

@@ -90,7 +90,7 @@ class KnowledgeJournal {
   // Lines that say nothing any more, and those that a crash left void and not blank: they are blank when this returns.
   // What fails is a warning.
   void clean(const std::vector<Place>& voids);
-  Status forget();  // the file is deleted; kIo: it is there as before
+  Status forget();             // the file is deleted; kIo: it is there as before
   Status sync_folder() const;  // what was made and deleted in it stays so
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
