@@ -253,6 +253,20 @@ TEST(KnowledgeErasure, FilesOfVersion1AreWrittenAnew) {
   }
 }
 
+// Bytes of a file that another one takes the place of outlive its name.
+TEST(KnowledgeErasure, AFileThatIsReplacedIsOverwrittenFirst) {
+  const KnowledgeFolder folder;
+  ASSERT_TRUE(opened_bases(folder.path())->create("a", "x").ok());
+  const std::string file = folder.only_file(), replaced = folder.path() + "/replaced";
+  write_whole(file, kOldFile);
+  fs::create_hard_link(file, replaced);
+  (void)opened_bases(folder.path());
+  EXPECT_FALSE(fs::equivalent(file, replaced)) << "power";
+  std::ifstream in(replaced, std::ios::binary);
+  const std::string left{std::istreambuf_iterator<char>(in), {}};
+  for (const char* gone : {"old p", "old q"}) EXPECT_FALSE(has(left, gone)) << left;
+}
+
 // Nobody reads a line that a later one makes void; any other must be whole, and so must what makes lines void.
 TEST(KnowledgeErasure, OnlyVoidLinesMayBeDamaged) {
   const KnowledgeFolder folder;
