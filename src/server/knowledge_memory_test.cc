@@ -12,13 +12,14 @@ namespace {
 thread_local bool memory_is_out = false;
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined: the compiler takes one that is, beside one that is not, for a mistake.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   void* const out = memory_is_out ? nullptr : std::malloc(bytes);
   if (!out) throw std::bad_alloc();
   return out;
 }
-void operator delete(void* at) noexcept { std::free(at); }
-void operator delete(void* at, size_t) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete(void* at) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete(void* at, size_t) noexcept { std::free(at); }
 
 namespace kvilt::server {
 namespace {
