@@ -1,6 +1,7 @@
 #include "engine/disk_cache.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -119,8 +120,10 @@ void DiskCache::touch_pages() {
   const PageStore& store = cache_.store();
   const int64_t end = std::min(kTouched, store.pages() * store.shape().page_bytes());
   if (index_->segments() == 0) return;
-  for (int64_t at = 0; at < end; at += kPart) {
-    io_.write([&store, at, end] { store.touch(at, std::min(at + kPart, end)); }, 0, {});
+  try {
+    for (int64_t at = 0; at < end; at += kPart)
+      io_.write([&store, at, end] { store.touch(at, std::min(at + kPart, end)); }, 0, {});
+  } catch (const std::bad_alloc&) {  // they are touched when they are written
   }
 }
 

@@ -26,8 +26,9 @@ void fill_rivers(KnowledgeBases& bases) {
   ASSERT_TRUE(bases.put("tenant-of-all", "rivers", {text_document("the-rhine", "some 1,233 km", "Rhine")}).ok());
 }
 
-constexpr const char* kClearWords[] = {"tenant-of-all", "rivers", "Rhine", "rhine", "Elbe",
-                                       "elbe",          "some 1", "km",    "put",   "text"};
+// Where they are short with what no base64 has: by chance that holds each pair of letters now and then.
+constexpr const char* kClearWords[] = {"tenant-of-all", "rivers", "Rhine",  "rhine",   "\"Elbe\"",
+                                       "\"the-elbe\"",  "some 1", "233 km", "\"put\"", "\"text\""};
 
 TEST(KnowledgeSeal, NoByteOfItCanBeRead) {
   const KnowledgeFolder folder;
