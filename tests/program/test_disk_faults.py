@@ -11,6 +11,7 @@ import random
 import shutil
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -106,6 +107,14 @@ def errors(server):
     return gauge(server, "kvilt:disk_cache_errors_total")
 
 
+def settle(server):
+    """Waits until nothing is to be written any more: what was cached is written beside the work."""
+    until, quiet = time.time() + 20, 0
+    while quiet < 5 and time.time() < until:
+        quiet = 0 if gauge(server, "kvilt:disk_cache_queued_bytes") > 0 else quiet + 1
+        time.sleep(0.02)
+
+
 def test_a_disk_that_fills_holds_what_fits(tmp_path, answers):
     with disk(tmp_path, f"mount -t tmpfs -o size={SIZE},mode=700 none") as small:
         with small.serve().ready() as server:
@@ -113,6 +122,7 @@ def test_a_disk_that_fills_holds_what_fits(tmp_path, answers):
                 load(server, answers)
             assert written(server) > SIZE  # power: far below its limit of 1 GiB it had to make room
             assert 0 < gauge(server, "kvilt:disk_cache_bytes") <= SIZE
+            settle(server)
             # Somebody else removes its files and takes all the room.
             taken = small.do("sh", "-c", f"rm {small.folder}/cache/kvilt-cache/??/*; cat /dev/zero > {small.folder}/others")
             assert "No space left" in taken.stderr
