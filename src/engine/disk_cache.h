@@ -8,11 +8,11 @@
 //             rule of the content cache holds for it. A chain is written from its beginning on, so that the tier by itself
 //             has all of what it names a prefix.
 // Invariants: the engine thread never waits for the tier while requests run: writes are queued as far as their queue
-//             has room, else dropped; a request whose KV is being read waits, and others pass; for a shared tier it waits
-//             no longer than computing would take, nor for a disk, or five seconds where these are longer; for one that
-//             gives nothing for five seconds no longer, and until that disk goes on nobody asks it. A part on its way has pages, which it gives back where
-//             somebody else lacks them (give_way()). Approximate KV goes back to the domain that it came from. No error of
-//             the tier is one of a request: what cannot be read is computed.
+//             has room, else dropped; a request whose KV is being read waits, and others pass; it waits no longer than
+//             computing would take, for a disk five seconds where these are longer; for a disk that gives nothing for five
+//             seconds no longer, and until that goes on nobody asks it. A part on its way has pages, which it gives back
+//             where somebody else lacks them (give_way()). Approximate KV goes back to the domain that it came from. No
+//             error of the tier is one of a request: what cannot be read is computed.
 // Threads:    the engine thread; the tier is used by the I/O thread alone, once attach() was called.
 // Not here:   chains of one policy's conversations, means over contexts and repaired pieces, whose KV is replaced all the
 //             time, and annexes by token: these live in memory only.
@@ -150,8 +150,8 @@ class DiskCache {
     uint64_t epoch = 0;
     int64_t bytes = 0;
     std::shared_ptr<Fetch> fetch;
-    Clock::time_point until = Clock::time_point::max();  // nobody waits any longer; for a disk see ends()
-    Clock::time_point at_most = Clock::time_point::max();
+    Clock::time_point began = {};
+    Clock::time_point at_most = Clock::time_point::max();  // nobody waits any longer; for a disk see ends()
     OwnerId owner = 0;
     ChainEnd reach = {};                         // of the prompt, as much as memory had when it was looked last
     std::unique_ptr<Layered> layered = nullptr;  // null: it is read chunk by chunk
@@ -229,7 +229,7 @@ class DiskCache {
   void store_entered();
   void store(SegmentId id, Queue queue);
   void store_chain(SegmentId id, Queue queue);
-  void is_stored(SegmentId id, size_t annexes);
+  void mark_stored(SegmentId id, size_t annexes);
   Chain chain_of(SegmentId id) const;
   uint64_t store_run(SegmentId id, Run run, const ChainEnd* behind, Queue queue);
   void refused();

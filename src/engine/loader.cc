@@ -152,23 +152,22 @@ std::vector<DiskCache::Part> DiskCache::missing(const Question& q, const Content
 // A request waits as long as computing would take, or a tenth of the tier's own patience where that is longer. For a disk
 // it waits while that goes on, so long too, and at least as long as for one that hangs.
 void DiskCache::begin_to_wait(Loading& loading) const {
+  loading.began = Clock::now();
   if (reads_always_) return;
   int64_t tokens = 0;
   for (const Part& part : loading.parts) tokens += part.count;
-  const auto now = Clock::now();
   const std::chrono::duration<double> patience = sharing_ ? sharing_->patience : disk_patience_;
   if (pace_.known()) {
     const auto wait = std::max(pace_.time_for(tokens), sharing_ ? patience / 10 : patience);
-    loading.at_most = now + std::chrono::duration_cast<Clock::duration>(wait);
+    loading.at_most = loading.began + std::chrono::duration_cast<Clock::duration>(wait);
   } else if (sharing_) {
-    loading.at_most = now + std::chrono::duration_cast<Clock::duration>(patience);
+    loading.at_most = loading.began + std::chrono::duration_cast<Clock::duration>(patience);
   }
-  loading.until = sharing_ ? loading.at_most : now + disk_patience_;
 }
 
 Clock::time_point DiskCache::ends(const Loading& loading) const {
-  if (sharing_) return loading.until;
-  return std::min(std::max(loading.until, moved_.load() + disk_patience_), loading.at_most);
+  if (sharing_) return loading.at_most;
+  return std::min(std::max(loading.began, moved_.load()) + disk_patience_, loading.at_most);
 }
 
 // A disk has not come back from what was given up: whoever asked it would wait in vain.
@@ -250,7 +249,7 @@ bool DiskCache::queue(const Question& q, const std::vector<Part>& parts, const s
   refused_at_ = Clock::now();
   begin_to_wait(*loading);
   loading->fetch->remote = sharing_.has_value();
-  if (loading->until < Clock::time_point::max()) awaited_.push_back(loading);
+  if (!reads_always_) awaited_.push_back(loading);
   if (may_layer(q, *loading) && reserve(*loading)) {
     layered_ = loading;
     io_.read([this, loading] { read_layers(loading); });
@@ -283,7 +282,7 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
   try {
     const auto wanted = [&] {
       if (loading->fetch.use_count() == 1) loading->fetch->left = true;
-      return !arriving->refused && !loading->fetch->left && (!sharing_ || Clock::now() < loading->until);
+      return !arriving->refused && !loading->fetch->left && (!sharing_ || Clock::now() < loading->at_most);
     };
     for (int32_t i = first; i <= last && wanted(); ++i) {
       auto chunk = std::make_shared<std::vector<std::byte>>(buffers_.take());
@@ -409,7 +408,7 @@ void DiskCache::adopt(Loading& loading, const Part& part, const Arriving& from, 
   const SegmentId id = cache_.adopt(*table, positions, returned);
   if (id == 0) return;
   attach_annexes(part, id, wanted, from, loading.owner);
-  if (part.prefix && cache_.index().is_prefix(id)) is_stored(id, annexes_of(id).size());
+  if (part.prefix && cache_.index().is_prefix(id)) mark_stored(id, annexes_of(id).size());
   loading.fetch->segments.push_back(id);
   stats_.loaded_tokens += static_cast<uint64_t>(wanted.size());
   stats_.loaded_bytes += static_cast<uint64_t>(wanted.size() * token_bytes_);

@@ -177,7 +177,7 @@ void DiskCache::store_chain(SegmentId id, Queue queue) {
   const std::vector<Piece> pieces = find();
   ChainEnd known = end_of_chain(pieces);
   if (known.pos >= size) {
-    return is_stored(id, store_annexes(id, chain.begins.back(), pieces, queue) ? annexes : 0);
+    return mark_stored(id, store_annexes(id, chain.begins.back(), pieces, queue) ? annexes : 0);
   }
   for (size_t i = 0; i < chain.segments.size(); ++i) {
     const int32_t begin = chain.begins[i];
@@ -199,7 +199,7 @@ void DiskCache::store_chain(SegmentId id, Queue queue) {
 }
 
 // All of a chain of memory up to its end, with so many annexes.
-void DiskCache::is_stored(SegmentId id, size_t annexes) {
+void DiskCache::mark_stored(SegmentId id, size_t annexes) {
   constexpr size_t kMost = 4096;
   if (whole_.size() >= kMost) whole_.clear();
   whole_.insert_or_assign(id, annexes);

@@ -10,7 +10,8 @@
 //             made at a time (Shelf::changes), and only that is held while a disk works: who reads, and other tenants,
 //             do not wait for it.
 // Locks:      Shelf::changes before mutex_.
-// Cost:       texts are in memory, `bytes` a tenant and `all_bytes` in all at most. A change is an fsync, two where it ends a text.
+// Cost:       texts are in memory, `bytes` a tenant and `all_bytes` in all at most. A change is an fsync, two where it ends a
+//             text.
 #pragma once
 
 #include <atomic>

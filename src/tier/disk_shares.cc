@@ -5,17 +5,6 @@
 #include "base/check.h"
 
 namespace kvilt {
-namespace {
-
-std::vector<uint64_t> ids_in_order(std::vector<std::pair<uint64_t, uint64_t>> of_use) {
-  std::ranges::sort(of_use);
-  std::vector<uint64_t> out;
-  for (const auto& [used, id] : of_use) out.push_back(id);
-  return out;
-}
-
-}  // namespace
-
 void DiskShares::set(const std::map<Digest, double>& shares) {
   CHECK(bytes_ == 0);
   double sum = 0;
@@ -177,21 +166,20 @@ int64_t DiskShares::most_of(const std::optional<Digest>& owner) const {
   return line == 0 ? limit_ : static_cast<int64_t>(lines_[line].part * static_cast<double>(limit_));
 }
 
-std::vector<uint64_t> DiskShares::by_use() const {
-  std::vector<std::pair<uint64_t, uint64_t>> all;
-  for (const Line& line : lines_) {
-    for (const auto& [used, piece] : line.once) all.emplace_back(used, piece->id);
-    for (const auto& [used, piece] : line.again) all.emplace_back(used, piece->id);
-  }
-  return ids_in_order(std::move(all));
-}
+std::vector<uint64_t> DiskShares::by_use() const { return ids_of({&Line::once, &Line::again}); }
+std::vector<uint64_t> DiskShares::used_again() const { return ids_of({&Line::again}); }
 
-std::vector<uint64_t> DiskShares::used_again() const {
+std::vector<uint64_t> DiskShares::ids_of(std::initializer_list<ByUse Line::*> lists) const {
   std::vector<std::pair<uint64_t, uint64_t>> all;
   for (const Line& line : lines_) {
-    for (const auto& [used, piece] : line.again) all.emplace_back(used, piece->id);
+    for (const auto list : lists) {
+      for (const auto& [used, piece] : line.*list) all.emplace_back(used, piece->id);
+    }
   }
-  return ids_in_order(std::move(all));
+  std::ranges::sort(all);
+  std::vector<uint64_t> out;
+  for (const auto& [used, id] : all) out.push_back(id);
+  return out;
 }
 
 int64_t DiskShares::held_by(const Digest& owner) const {

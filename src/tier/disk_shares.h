@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -83,6 +84,7 @@ class DiskShares {
   };
   void move(Held& piece, bool again);
   void keep_protected(Line& line);
+  std::vector<uint64_t> ids_of(std::initializer_list<ByUse Line::*> lists) const;  // by use
   size_t line_of(const std::optional<Digest>& owner) const;
   bool is_beyond(size_t line, int64_t coming) const;
   const Held* furthest(size_t asking, int64_t coming, int64_t limit, Stays stays) const;
