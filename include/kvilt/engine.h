@@ -183,7 +183,8 @@ class Engine {
   // without constraints), kExhausted (too many are compiled at once).
   virtual Status check_constraint(const Constraint& constraint, bool opens_reasoning) const = 0;
 
-  // Errors at once: kTooLong, kInvalidArgument, kExhausted (queue full), kUnavailable (shutting down).
+  // Errors at once: kTooLong, kInvalidArgument, kExhausted (queue full), kOverLimit (the request's tenant has as many
+  // places as are left), kUnavailable (shutting down).
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
   // All of them, in this order, or none: kExhausted where the queue has fewer places now, kInvalidArgument where it never
   // has as many.

@@ -426,7 +426,10 @@ Result<std::vector<RequestId>> EngineImpl::admit_all(std::vector<Submission> sev
   for (Submission& one : several) {
     KVILT_ASSIGN(good.emplace_back(), checked(std::move(one.request)));
   }
-  KVILT_ASSIGN(OpenRequests::Places places, open_.take(static_cast<int>(several.size())));
+  // Its own work, and what decode servers ask a prefill server for, is bounded elsewhere.
+  const std::string tenant =
+      several.empty() || is_reserved_tenant(good[0].request.tenant) ? "" : good[0].request.tenant;
+  KVILT_ASSIGN(OpenRequests::Places places, open_.take(static_cast<int>(several.size()), tenant));
   // std::function wants a copyable callable.
   auto all = std::make_shared<std::vector<Entering>>();
   std::vector<RequestId> ids;

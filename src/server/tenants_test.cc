@@ -5,6 +5,7 @@
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <sstream>
@@ -196,7 +197,8 @@ class TenantsFile : public testing::Test {
     return read_tenants(path_);
   }
   ~TenantsFile() override { std::remove(path_.c_str()); }
-  const std::string path_ = testing::TempDir() + "/tenants.json";
+  // A file of its own: ctest runs the cases side by side.
+  const std::string path_ = testing::TempDir() + "tenants_" + std::to_string(::getpid()) + ".json";
 };
 
 TEST_F(TenantsFile, KeysAndTheirHashesAreTheSame) {
@@ -224,6 +226,7 @@ TEST_F(TenantsFile, KeysThatOthersMayReadAreAWarning) {
   const std::string hashed = R"({"tenants": [{"name": "a", "keys": [{"blake2b":
     "845e79088de37b32029416f877cfc6b1ef4dcd2a25993529e4f5c74e7e638908"}]}]})";
   const auto warned = [&](const std::string& text, mode_t mode) {
+    std::remove(path_.c_str());
     std::ofstream(path_) << text;
     EXPECT_EQ(::chmod(path_.c_str(), mode), 0);
     std::ostringstream log;
