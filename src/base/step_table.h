@@ -143,11 +143,12 @@ class StepTable {
     }
     return nullptr;
   }
-  // Slots before moved_ have left; they may be zero already, so that the search begins behind them.
+  // Slots before moved_ have left; they may be zero already, so that the search begins behind them. The last ones to
+  // leave may all be taken: it ends where it has seen them.
   const Slot* in_old(uint64_t key) const {
     const size_t home = key & old_.mask;
     size_t i = home < moved_ ? moved_ : home;
-    for (size_t left = old_.size(); left > 0; --left) {
+    for (size_t left = old_.size() - moved_; left > 0; --left) {
       const Slot& slot = old_.at[i];
       if (slot.value.empty() && slot.key != kGone) return nullptr;
       if (!slot.value.empty() && slot.key == key) return &slot;
