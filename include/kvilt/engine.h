@@ -187,7 +187,7 @@ class Engine {
   // places as are left), kUnavailable (shutting down).
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
   // All of them, in this order, or none: kExhausted where the queue has fewer places now, kInvalidArgument where it never
-  // has as many.
+  // has as many. They count as their first one's tenant's.
   virtual Result<std::vector<RequestId>> submit_all(std::vector<Submission> several) = 0;
   virtual void cancel(RequestId id) = 0;  // its sink still gets on_finish; unknown ids are ignored
 
