@@ -11,23 +11,8 @@ namespace {
 using Form = CallSyntax::Form;
 using Kind = AnswerEvent::Kind;
 
-constexpr size_t kMaxToolName = 128, kMaxParameterName = 1024;
+constexpr size_t kMaxParameterName = 1024;
 constexpr JsonLimits kValue{.depth = 64, .values = 100'000, .members = 1024, .look_ups = 1'000'000};
-
-bool is_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-         c == '.' || c == ':' || c == '/';
-}
-
-size_t name_size(std::string_view text) {
-  return static_cast<size_t>(std::ranges::find_if_not(text, is_name) - text.begin());
-}
-
-// The first tag of a literal; all of it where it has none.
-std::string_view first_tag(std::string_view literal) {
-  const size_t at = literal.find_first_of(">]");
-  return at == std::string_view::npos ? literal : literal.substr(0, at + 1);
-}
 
 std::string json_text(std::string_view text) { return dump(Json(std::string(text))); }
 
@@ -46,6 +31,7 @@ std::optional<std::string> as_json(std::string_view raw) {
 AnswerParser::AnswerParser(AnswerReading reading)
     : reading_(std::move(reading)),
       syntax_(reading_.syntax.calls),
+      heads_(reading_),
       state_(reading_.in_reasoning && !reading_.syntax.reasoning_end.empty() ? State::kReasoning : State::kContent),
       reasoned_(state_ == State::kReasoning),
       drop_space_(reasoned_) {
@@ -135,7 +121,7 @@ bool AnswerParser::step_content(Events& out) {
     const std::string& begin = reading_.syntax.reasoning_begin;
     const bool may_reason = !begin.empty() && !reasoned_ && match(begin, view().substr(lead)).partial();
     if (may_reason && !final_) return false;
-    const Head head = read_bare_head(view());
+    const CallHead head = heads_.bare(view(), final_);
     if (head.verdict == Verdict::kMore) return false;
     if (head.verdict == Verdict::kYes) {
       at_ += head.size;
@@ -150,7 +136,7 @@ bool AnswerParser::step_content(Events& out) {
   const size_t space = begin.at - before;
   give(Kind::kContent, view().substr(0, before), out);
   if (begin.match.full()) {
-    const Head head = read_head(view().substr(space + begin.match.size));
+    const CallHead head = heads_.marked(view().substr(space + begin.match.size), final_);
     if (head.verdict == Verdict::kMore) return false;
     if (head.verdict == Verdict::kYes) {
       at_ += space + begin.match.size + head.size;
@@ -165,127 +151,7 @@ bool AnswerParser::step_content(Events& out) {
   return false;
 }
 
-AnswerParser::Head AnswerParser::read_head(std::string_view text) const {
-  const std::string_view bounded = text.substr(0, kMaxCallHead);
-  Head head = syntax_.form == Form::kObject ? read_object_head(bounded, false) : read_named_head(bounded);
-  // It depends on the text alone whether a head is too long, not on how much of it is here.
-  if (head.verdict == Verdict::kMore && (final_ || text.size() >= kMaxCallHead)) head.verdict = Verdict::kNo;
-  return head;
-}
-
-// At the answer's start, or after a call that was bare too.
-AnswerParser::Head AnswerParser::read_bare_head(std::string_view text) const {
-  if (!reading_.calls || syntax_.form != Form::kObject) return {};
-  Head wait;
-  wait.verdict = final_ ? Verdict::kNo : Verdict::kMore;
-  size_t at = space_before(text);
-  const Match json = match("```json", text.substr(at)), plain = match("```", text.substr(at));
-  if (json.partial()) return wait;
-  at += json.full() ? json.size : plain.full() ? plain.size : 0;
-  Head head = read_object_head(text.substr(at, kMaxCallHead), true);
-  if (head.verdict == Verdict::kMore) return text.size() - at >= kMaxCallHead ? Head{} : wait;
-  head.size += at;
-  head.bare = true;
-  head.fenced = plain.full();
-  return head;
-}
-
-// bare: nothing but the object says that it is a call, so it must name a known tool, and has no other keys before that.
-AnswerParser::Head AnswerParser::read_object_head(std::string_view text, bool bare) const {
-  Head head;
-  size_t at = space_before(text);
-  const auto more = [&] { return Head{Verdict::kMore, 0, "", "", "", false}; };
-  const auto space = [&] { at += space_before(text.substr(at)); };
-  if (at == text.size()) return more();
-  if (text[at++] != '{') return head;
-  for (;;) {
-    space();
-    if (at == text.size()) return more();
-    if (text[at] != '"') return {};
-    const auto key_size = json_end(text.substr(at));
-    if (!key_size) return more();
-    const Json key = Json::parse(text.substr(at, *key_size), nullptr, false);
-    at += *key_size;
-    space();
-    if (at == text.size()) return more();
-    if (!key.is_string() || text[at++] != ':') return {};
-    const bool is_name = key == syntax_.name_key, is_id = !syntax_.id_key.empty() && key == syntax_.id_key;
-    if (bare && head.name.empty() && !is_name && !is_id && key != syntax_.arguments_key) return {};
-    space();
-    if (at == text.size()) return more();
-    if (key == syntax_.arguments_key && !head.name.empty()) {
-      head.verdict = Verdict::kYes;
-      head.arguments_follow = true;
-      head.size = at;
-      return head;
-    }
-    JsonScan scan;
-    if (scan.take(text[at]) == JsonScan::Step::kWrong) return {};
-    const auto value_size = json_end(text.substr(at));
-    if (!value_size) return more();
-    const std::string_view value = text.substr(at, *value_size);
-    at += *value_size;
-    if (key == syntax_.arguments_key) head.arguments = value;
-    if (is_name || is_id) {
-      const Json read = Json::parse(value, nullptr, false);
-      if (!read.is_string() || read.get_ref<const std::string&>().empty()) return {};
-      (is_name ? head.name : head.id) = read.get<std::string>();
-      if (bare && is_name && !knows_tool(head.name)) return {};
-    }
-    space();
-    if (at == text.size()) return more();
-    const bool known = !head.name.empty() && (!head.arguments.empty() || (text[at] == '}' && !bare));
-    if (known) {
-      head.verdict = Verdict::kYes;
-      head.size = at;
-      if (head.arguments.empty()) head.arguments = "{}";
-      return head;
-    }
-    if (text[at++] != ',') return {};
-  }
-}
-
-AnswerParser::Head AnswerParser::read_named_head(std::string_view text) const {
-  const Head more{Verdict::kMore, 0, "", "", "", false};
-  Head head;
-  size_t at = space_before(text);
-  // A name or an id, then the literal after it.
-  const auto word = [&](std::string& out, const std::string& after) {
-    const size_t size = name_size(text.substr(at));
-    if (size > kMaxToolName) return Verdict::kNo;
-    if (at + size == text.size() && !(final_ && syntax_.form == Form::kTagged)) return Verdict::kMore;
-    if (size == 0) return Verdict::kNo;
-    out = text.substr(at, size);
-    at += size + space_before(text.substr(at + size));
-    const Match here = match(after, text.substr(at));
-    at += here.full() ? here.size : 0;
-    return here.full() ? Verdict::kYes : here.partial() ? Verdict::kMore : Verdict::kNo;
-  };
-  if (const Verdict verdict = word(head.name, syntax_.after_name); verdict != Verdict::kYes)
-    return verdict == Verdict::kMore ? more : Head{};
-  if (syntax_.has_id) {
-    if (const Verdict verdict = word(head.id, syntax_.after_id); verdict != Verdict::kYes)
-      return verdict == Verdict::kMore ? more : Head{};
-  }
-  at += space_before(text.substr(at));
-  const std::string_view rest = text.substr(at);
-  head.size = at;
-  head.arguments_follow = true;
-  if (syntax_.form == Form::kNamed) {
-    head.verdict = rest.empty() ? Verdict::kMore : rest[0] == '{' ? Verdict::kYes : Verdict::kNo;
-    return head;
-  }
-  bool partial = false;
-  for (const std::string_view next : {std::string_view(syntax_.key_begin), first_tag(syntax_.end)}) {
-    const Match here = match(next, rest);
-    if (here.full()) head.verdict = Verdict::kYes;
-    partial |= here.partial();
-  }
-  if (head.verdict == Verdict::kNo && partial) head.verdict = Verdict::kMore;
-  return head;
-}
-
-void AnswerParser::start_call(const Head& head, Events& out) {
+void AnswerParser::start_call(const CallHead& head, Events& out) {
   name_ = head.name;
   bare_ = head.bare;
   fenced_ = head.bare && (head.fenced || fenced_);
@@ -461,7 +327,7 @@ bool AnswerParser::step_parameters(Events& out) {
 }
 
 // The end of a fence, or another call without words around it.
-AnswerParser::Verdict AnswerParser::step_after_bare(Events& out) {
+Verdict AnswerParser::step_after_bare(Events& out) {
   const size_t lead = space_before(view());
   const Match fence = fenced_ ? match("```", view().substr(lead)) : Match{};
   if (fence.partial() && !final_) return Verdict::kMore;
@@ -470,7 +336,7 @@ AnswerParser::Verdict AnswerParser::step_after_bare(Events& out) {
     fenced_ = false;
     return Verdict::kYes;
   }
-  const Head head = read_bare_head(view());
+  const CallHead head = heads_.bare(view(), final_);
   if (head.verdict != Verdict::kYes) return head.verdict;
   at_ += head.size;
   start_call(head, out);
@@ -487,7 +353,7 @@ bool AnswerParser::step_after_call(Events& out) {
   const Match between = syntax_.between.empty() ? Match{} : match(syntax_.between, text);
   if (between.partial() && !final_) return false;
   if (between.full()) {
-    const Head head = read_head(text.substr(between.size));
+    const CallHead head = heads_.marked(text.substr(between.size), final_);
     if (head.verdict == Verdict::kMore) return false;
     if (head.verdict == Verdict::kYes) {
       at_ += lead + between.size + head.size;
@@ -506,10 +372,6 @@ bool AnswerParser::step_after_call(Events& out) {
   state_ = State::kContent;
   drop_space_ = true;
   return true;
-}
-
-bool AnswerParser::knows_tool(const std::string& name) const {
-  return std::ranges::find(reading_.tools, name, &ToolShape::name) != reading_.tools.end();
 }
 
 AnswerParser::Events joined(const AnswerParser::Events& events) {

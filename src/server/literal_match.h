@@ -49,6 +49,12 @@ inline Match match(std::string_view pattern, std::string_view text) {
   return {Match::How::kFull, at};
 }
 
+// The first tag of a literal; all of it where it has none.
+inline std::string_view first_tag(std::string_view literal) {
+  const size_t at = literal.find_first_of(">]");
+  return at == std::string_view::npos ? literal : literal.substr(0, at + 1);
+}
+
 struct Place {
   size_t at = 0;
   Match match;
