@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/literal_match.h"
 
@@ -158,17 +159,21 @@ void AnswerParser::start_call(const CallHead& head, Events& out) {
   parameters_ = 0;
   searched_ = 0;
   fresh_ = false;
-  scan_ = {};
+  arguments_ = {};
   out.push_back({Kind::kCallStart, head.name, calls_++, head.id});
   if (syntax_.form == Form::kTagged) {
     state_ = State::kParameters;
   } else if (head.arguments_follow) {
     state_ = State::kArguments;
   } else {
-    out.push_back({Kind::kArguments, head.arguments, calls_ - 1, ""});
+    give_arguments(whole_arguments(head.arguments), out);
     end_call(out);
     state_ = State::kObjectRest;
   }
+}
+
+void AnswerParser::give_arguments(std::string text, Events& out) {
+  if (!text.empty()) out.push_back({Kind::kArguments, std::move(text), calls_ - 1, ""});
 }
 
 void AnswerParser::end_call(Events& out, bool inferred) {
@@ -180,19 +185,11 @@ void AnswerParser::end_call(Events& out, bool inferred) {
 }
 
 bool AnswerParser::step_arguments(Events& out) {
-  const std::string_view text = view();
-  size_t size = 0;
-  bool ended = false, wrong = false;
-  while (size < text.size() && !ended && !wrong) {
-    const JsonScan::Step step = scan_.take(text[size]);
-    wrong = step == JsonScan::Step::kWrong;
-    ended = step == JsonScan::Step::kLast || step == JsonScan::Step::kPast;
-    size += step == JsonScan::Step::kInside || step == JsonScan::Step::kLast;
-  }
-  if (size > 0) out.push_back({Kind::kArguments, std::string(text.substr(0, size)), calls_ - 1, ""});
-  at_ += size;
-  if (ended || wrong) end_call(out);
-  return ended || wrong;
+  JsonArguments::Piece piece = arguments_.take(view());
+  at_ += piece.size;
+  give_arguments(std::move(piece.json), out);
+  if (piece.ended) end_call(out);
+  return piece.ended;
 }
 
 // What an object has after the arguments, its brace among it. Models forget the brace: then nothing is taken.
@@ -282,7 +279,7 @@ bool AnswerParser::read_parameter(std::string_view text, size_t lead, Events& ou
   const bool json_by_format = closers[0] != closers[1] && other;
   std::string piece = (parameters_++ == 0 ? "{" : ", ") + json_text(key) + ": ";
   piece += json_by_format ? as_json(value).value_or(json_text(value)) : argument_json(key, value, by_format);
-  out.push_back({Kind::kArguments, std::move(piece), calls_ - 1, ""});
+  give_arguments(std::move(piece), out);
   at_ += next;
   return true;
 }
@@ -310,8 +307,7 @@ bool AnswerParser::step_parameters(Events& out) {
     if (!key_too_long_ && !final_) return false;
     // No whole parameter: its text is kept, and the arguments do not look whole.
     if (!key_too_long_) {
-      const std::string piece = (parameters_ == 0 ? "{" : ", ") + std::string(text.substr(begin));
-      out.push_back({Kind::kArguments, piece, calls_ - 1, ""});
+      give_arguments((parameters_ == 0 ? "{" : ", ") + std::string(text.substr(begin)), out);
       at_ += text.size();
     }
     end_call(out, !key_too_long_);
@@ -320,8 +316,7 @@ bool AnswerParser::step_parameters(Events& out) {
   const Match end = match(first_tag(syntax_.end), text.substr(lead));
   if (end.partial() && !final_) return false;
   const bool inferred = key.partial() || end.partial();
-  const std::string rest = (parameters_ == 0 ? "{" : "") + std::string(inferred && cut_ ? "" : "}");
-  if (!rest.empty()) out.push_back({Kind::kArguments, rest, calls_ - 1, ""});
+  give_arguments((parameters_ == 0 ? "{" : "") + std::string(inferred && cut_ ? "" : "}"), out);
   end_call(out, inferred);
   return true;
 }

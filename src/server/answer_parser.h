@@ -4,7 +4,7 @@
 //             arguments leave as they come, so that a client sees them grow.
 // Invariants: a pure function of the text: events of one kind that follow each other, joined, are the same however the
 //             text was cut. No byte of content is lost but space beside markers. JSON is read with a state of fixed size
-//             (base/json_scan.h). Arguments of a call that was cut are no whole JSON, which agents would run.
+//             (json_arguments.h). Arguments of a call that was cut are no whole JSON, which agents would run.
 // Forgives:   small models write the object of a call and leave out the words around it, or put it into a fence instead.
 //             An answer that begins with such an object is a call if it names a tool that was offered.
 // Limits:     arguments that stand in tags become JSON: by the tools' schemas a string or not (tool_shapes.h), and a value
@@ -23,6 +23,7 @@
 #include "base/json_scan.h"
 #include "server/answer_event.h"
 #include "server/call_head.h"
+#include "server/json_arguments.h"
 #include "server/message_parser.h"
 
 namespace kvilt::server {
@@ -56,6 +57,7 @@ class AnswerParser {
   bool read_parameter(std::string_view text, size_t lead, Events& out);
   bool find_value_end(std::string_view text, size_t& end, size_t& next);
   void start_call(const CallHead& head, Events& out);
+  void give_arguments(std::string text, Events& out);
   void end_call(Events& out, bool inferred = false);
   void give(AnswerEvent::Kind kind, std::string_view text, Events& out);
   std::string argument_json(const std::string& key, std::string_view raw, bool text_by_format) const;
@@ -78,7 +80,8 @@ class AnswerParser {
   int parameters_ = 0;                  // of it; in an object's rest: 1 behind the first byte
   size_t searched_ = 0;                 // bytes of the view in which a value is known not to end
   bool key_too_long_ = false;
-  JsonScan scan_;
+  JsonArguments arguments_;
+  JsonScan scan_;  // of an object's rest
 };
 
 // The events joined where neighbours are pieces of one thing.

@@ -150,6 +150,29 @@ TEST(AnswerParser, ReadsNamesAndIds) {
             "|fabc({\"a\": \"\\\"}\"})||gd({})|");
 }
 
+// json.loads, and every client, refuses a line end or a tab within a string.
+TEST(AnswerParser, ControlCharactersInArgumentsAreEscaped) {
+  auto no_id = named();
+  no_id.syntax.calls.has_id = false;
+  no_id.syntax.calls.after_name = "[ARGS]";
+  const std::string raw = "{\n\t\"a\": \"x\n\ty\\\n\\\\\n\r\x01\x1f\",\r\n \"b\": 1}";
+  const std::string clean = R"(x\n\ty\n\\\n\r\u0001\u001f)";
+  const std::string wanted = "|f({\n\t\"a\": \"" + clean + "\",\r\n \"b\": 1})|";
+  EXPECT_FALSE(Json::accept(raw)) << "power";
+  const std::vector<std::pair<AnswerReading, std::string>> answers{
+      {hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": " + raw + "}</tool_call>"},
+      {hermes(), "<tool_call>{\"arguments\": " + raw + ", \"name\": \"f\"}</tool_call>"},
+      {no_id, "[TOOL_CALLS]f[ARGS]" + raw}};
+  for (const auto& [reading, text] : answers) {
+    EXPECT_EQ(shown(reading, text), wanted);
+    EXPECT_EQ(read(reading, text, 1), read(reading, text));
+  }
+  const std::string arguments = wanted.substr(3, wanted.size() - 5);
+  EXPECT_EQ(Json::parse(arguments), Json({{"a", "x\n\ty\n\\\n\r\x01\x1f"}, {"b", 1}}));
+  // What is cut within such a string is cut as it was.
+  EXPECT_EQ(shown(hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x\ny"), "|f({\"a\": \"x\\ny)|");
+}
+
 TEST(AnswerParser, TagsBecomeJsonByTheSchema) {
   const std::string head = "<tool_call>\n<function=f>\n", tail = "</function>\n</tool_call>";
   const auto value = [&](const char* key, const std::string& text) {
