@@ -13,7 +13,6 @@ using Form = CallSyntax::Form;
 using Kind = AnswerEvent::Kind;
 
 constexpr size_t kMaxParameterName = 1024;
-constexpr JsonLimits kValue{.depth = 64, .values = 100'000, .members = 1024, .look_ups = 1'000'000};
 
 std::string json_text(std::string_view text) { return dump(Json(std::string(text))); }
 
@@ -23,8 +22,7 @@ std::optional<std::string> as_json(std::string_view raw) {
   if (text == "True") return "true";
   if (text == "False") return "false";
   if (text == "None") return "null";
-  if (oversized_json(text, kValue, "") || !Json::accept(text)) return std::nullopt;
-  return std::string(text);
+  return is_json(text) ? std::optional(std::string(text)) : std::nullopt;
 }
 
 }  // namespace
@@ -51,6 +49,7 @@ void AnswerParser::finish(Events& out, bool cut) {
   cut_ = cut;
   run(out);
   // A call whose end never came.
+  if (state_ == State::kArguments) give_arguments(arguments_.finish(cut), out);
   if (state_ == State::kArguments || state_ == State::kParameters) end_call(out, true);
 }
 

@@ -173,6 +173,48 @@ TEST(AnswerParser, ControlCharactersInArgumentsAreEscaped) {
   EXPECT_EQ(shown(hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x\ny"), "|f({\"a\": \"x\\ny)|");
 }
 
+TEST(AnswerParser, ArgumentsThatStandForAnObjectAreOne) {
+  const auto call = [](const std::string& arguments, bool first = false) {
+    const std::string named = R"("name": "f")", them = R"("arguments": )" + arguments;
+    return "<tool_call>{" + (first ? them + ", " + named : named + ", " + them) + "}</tool_call>";
+  };
+  const std::vector<std::pair<std::string, std::string>> answers{
+      {R"("{\"place\": \"Bonn\"}")", R"({"place": "Bonn"})"},
+      {R"(" {\"a\": [\"}\"]}\n")", R"({"a": ["}"]})"},
+      {R"("{\"a\": \"x\ny\"}")", R"({"a": "x\ny"})"},  // its escape was the string's
+      {"\"{\\\"a\\\":\n1}\"", "{\"a\":\n1}"},
+      {"null", "{}"},
+      {R"("Bonn")", R"("Bonn")"},
+      {R"("{\"a\": ")", R"("{\"a\": ")"},
+      {R"("{} {}")", R"("{} {}")"},
+      {R"("")", R"("")"},
+      {"5", "5"},
+      {"nullable", "nullable"},
+      {R"([{"a": 1}])", R"([{"a": 1}])"}};
+  for (const auto& [written, wanted] : answers) {
+    for (const bool first : {false, true}) {
+      EXPECT_EQ(shown(hermes(), call(written, first)), "|f(" + wanted + ")|");
+      EXPECT_EQ(read(hermes(), call(written, first), 1), read(hermes(), call(written, first)));
+    }
+  }
+  // What was cut within them is no JSON, and what the model forgot to end is forgiven.
+  const std::string begin = R"(<tool_call>{"name": "f", "arguments": )";
+  EXPECT_EQ(shown(hermes(), begin + "null"), "|f({})|");
+  for (const std::string text : {"null", "5", R"("{\"a\": \"x)"}) {
+    const std::string cut = shown(hermes(), begin + text, true);
+    ASSERT_TRUE(cut.starts_with("|f(") && cut.ends_with(")|")) << cut;
+    EXPECT_FALSE(Json::accept(cut.substr(3, cut.size() - 5))) << cut;
+  }
+  // Until it is whole nothing of such a string is sent.
+  AnswerParser parser(hermes());
+  Events events;
+  parser.push(begin + R"("{\"place\": \"Bonn\"})", events);
+  ASSERT_EQ(events.size(), 1u);
+  parser.push("\"", events);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1].text, R"({"place": "Bonn"})");
+}
+
 TEST(AnswerParser, TagsBecomeJsonByTheSchema) {
   const std::string head = "<tool_call>\n<function=f>\n", tail = "</function>\n</tool_call>";
   const auto value = [&](const char* key, const std::string& text) {
