@@ -165,7 +165,7 @@ void AnswerParser::start_call(const CallHead& head, Events& out) {
   } else if (head.arguments_follow) {
     state_ = State::kArguments;
   } else {
-    give_arguments(whole_arguments(head.arguments), out);
+    give_arguments(head.arguments, out);
     end_call(out);
     state_ = State::kObjectRest;
   }

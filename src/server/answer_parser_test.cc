@@ -215,6 +215,32 @@ TEST(AnswerParser, ArgumentsThatStandForAnObjectAreOne) {
   EXPECT_EQ(events[1].text, R"({"place": "Bonn"})");
 }
 
+TEST(AnswerParser, ArgumentsUnderAnotherKeyAreFound) {
+  const auto call = [](const std::string& members) { return "<tool_call>\n{" + members + "}\n</tool_call>"; };
+  const auto expect = [&](const std::string& members, const std::string& wanted) {
+    EXPECT_EQ(shown(hermes(), call(members)), wanted);
+    EXPECT_EQ(read(hermes(), call(members), 1), read(hermes(), call(members)));
+  };
+  expect(R"("name": "f", "parameters": {"place": "Bonn"})", R"(|f({"place": "Bonn"})|)");
+  expect(R"("input": {"a": "}"}, "name": "f")", R"(|f({"a": "}"})|)");
+  expect(R"("type": "function", "name": "f", "args": {"a": 1}, "id": "x")", R"(|f({"a": 1})|)");
+  expect("\"name\": \"f\", \"args\": {\"a\": \"x\ny\"}", R"(|f({"a": "x\ny"})|)");
+  expect(R"("name": "f")", "|f({})|");
+  // The key that is expected is the one that counts, wherever it comes.
+  expect(R"("name": "f", "meta": {"a": 1}, "arguments": {"b": 2})", R"(|f({"b": 2})|)");
+  expect(R"("meta": {"a": 1}, "arguments": {"b": 2}, "name": "f")", R"(|f({"b": 2})|)");
+  // Which of two they are, or whether they are there, nobody can tell.
+  for (const std::string members :
+       {R"("name": "f", "a": {}, "b": {})", R"("name": "f", "place": "Bonn")", R"("name": "f", "parameters": [1])",
+        R"("parameters": {"a": 1})"})
+    expect(members, call(members));
+  // A tool that is described looks the same, where no words around it say that it is called.
+  auto known = hermes();
+  known.tools = {{"f", {}}};
+  const std::string described = R"({"name": "f", "parameters": {"type": "object"}})";
+  EXPECT_EQ(shown(known, described), described);
+}
+
 TEST(AnswerParser, TagsBecomeJsonByTheSchema) {
   const std::string head = "<tool_call>\n<function=f>\n", tail = "</function>\n</tool_call>";
   const auto value = [&](const char* key, const std::string& text) {

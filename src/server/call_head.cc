@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/json_scan.h"
+#include "server/json_arguments.h"
 #include "server/literal_match.h"
 
 namespace kvilt::server {
@@ -65,6 +66,22 @@ Verdict read_value(std::string_view text, size_t& at, std::string_view& value) {
   return at == text.size() ? Verdict::kMore : Verdict::kYes;
 }
 
+// What an object has beside a call's name, id and arguments.
+struct OtherMembers {
+  int all = 0, objects = 0;
+  std::string_view object;
+
+  void add(std::string_view value) {
+    ++all;
+    if (!value.starts_with('{')) return;
+    ++objects;
+    object = value;
+  }
+  // Where the object ended without arguments. Models have other words for them; to leave out what may be arguments would
+  // call with none. Empty: nobody can tell.
+  std::string arguments() const { return objects == 1 ? whole_arguments(object) : all == 0 ? "{}" : ""; }
+};
+
 }  // namespace
 
 CallHead CallHeads::marked(std::string_view text, bool final) const {
@@ -85,9 +102,11 @@ CallHead CallHeads::bare(std::string_view text, bool final) const {
   return bounded(std::move(head), text.size() - at, final);
 }
 
-// bare: it has no other keys before the name, and then the arguments.
+// bare: it has no other keys before the name, and then the arguments: a tool that is described has a name and an object
+// too.
 CallHead CallHeads::read_object(std::string_view text, bool bare) const {
   CallHead head;
+  OtherMembers others;
   size_t at = space_before(text);
   if (at == text.size()) return undecided();
   if (text[at++] != '{') return {};
@@ -107,18 +126,20 @@ CallHead CallHeads::read_object(std::string_view text, bool bare) const {
     std::string_view value;
     if (const Verdict here = read_value(text, at, value); here != Verdict::kYes)
       return here == Verdict::kMore ? undecided() : CallHead{};
-    if (is_arguments) head.arguments = value;
-    if (is_name || is_id) {
+    if (is_arguments) {
+      head.arguments = whole_arguments(value);
+    } else if (is_name || is_id) {
       const Json read = Json::parse(value, nullptr, false);
       if (!read.is_string() || read.get_ref<const std::string&>().empty()) return {};
       (is_name ? head.name : head.id) = read.get<std::string>();
       if (bare && is_name && !knows_tool(head.name)) return {};
+    } else {
+      others.add(value);
     }
-    const bool known = !head.name.empty() && (!head.arguments.empty() || (text[at] == '}' && !bare));
-    if (known) {
+    if (text[at] == '}' && head.arguments.empty() && !bare) head.arguments = others.arguments();
+    if (!head.name.empty() && !head.arguments.empty()) {
       head.verdict = Verdict::kYes;
       head.size = at;
-      if (head.arguments.empty()) head.arguments = "{}";
       return head;
     }
     if (text[at++] != ',') return {};

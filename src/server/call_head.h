@@ -1,6 +1,7 @@
 // server/call_head.h: a tool call in an answer's text up to where its arguments begin, read ahead.
 // Idea:       whether text is a call is known behind its name; until then it is held back. Each way in which a call may
 //             begin is a function of the text from there on, and of whether more may come.
+// Forgives:   an object without the key of arguments has them under another one, if a single other member is an object.
 // Invariants: pure. At most kMaxCallHead bytes are held back, and whether a head is too long depends on the text alone,
 //             not on how much of it is here.
 // Cost:       O(head), each time that it is asked for.
@@ -21,7 +22,7 @@ enum class Verdict { kNo, kMore, kYes };  // kMore: it depends on text that is n
 struct CallHead {
   Verdict verdict = Verdict::kNo;
   size_t size = 0;
-  std::string name, id, arguments;  // arguments: where an object has them before the name
+  std::string name, id, arguments;  // arguments: where an object has them before the name, or under another key
   bool arguments_follow = false;
   bool bare = false, fenced = false;  // without the words around it
 };
