@@ -31,6 +31,7 @@ AnswerParser::AnswerParser(AnswerReading reading)
     : reading_(std::move(reading)),
       syntax_(reading_.syntax.calls),
       heads_(reading_),
+      end_tags_(tags_of(syntax_.end)),
       state_(reading_.in_reasoning && !reading_.syntax.reasoning_end.empty() ? State::kReasoning : State::kContent),
       reasoned_(state_ == State::kReasoning),
       drop_space_(reasoned_) {
@@ -121,13 +122,8 @@ bool AnswerParser::step_content(Events& out) {
     const std::string& begin = reading_.syntax.reasoning_begin;
     const bool may_reason = !begin.empty() && !reasoned_ && match(begin, view().substr(lead)).partial();
     if (may_reason && !final_) return false;
-    const CallHead head = heads_.bare(view(), final_);
-    if (head.verdict == Verdict::kMore) return false;
-    if (head.verdict == Verdict::kYes) {
-      at_ += head.size;
-      start_call(head, out);
-      return true;
-    }
+    if (const Verdict bare = take_call(0, heads_.bare(view(), final_), out); bare != Verdict::kNo)
+      return bare == Verdict::kYes;
     fresh_ = false;
   }
   const bool calls = reading_.calls && syntax_.form != Form::kNone && !syntax_.begin.empty();
@@ -136,13 +132,9 @@ bool AnswerParser::step_content(Events& out) {
   const size_t space = begin.at - before;
   give(Kind::kContent, view().substr(0, before), out);
   if (begin.match.full()) {
-    const CallHead head = heads_.marked(view().substr(space + begin.match.size), final_);
-    if (head.verdict == Verdict::kMore) return false;
-    if (head.verdict == Verdict::kYes) {
-      at_ += space + begin.match.size + head.size;
-      start_call(head, out);
-      return true;
-    }
+    const size_t lead = space + begin.match.size;
+    const Verdict call = take_call(lead, heads_.marked(view().substr(lead), final_), out);
+    if (call != Verdict::kNo) return call == Verdict::kYes;
     give(Kind::kContent, view().substr(0, space + 1), out);  // no call: on behind its first byte
     return true;
   }
@@ -151,9 +143,17 @@ bool AnswerParser::step_content(Events& out) {
   return false;
 }
 
+// lead: of the view, what stands before the head.
+Verdict AnswerParser::take_call(size_t lead, const CallHead& head, Events& out) {
+  if (head.verdict != Verdict::kYes) return head.verdict;
+  at_ += lead + head.size;
+  start_call(head, out);
+  return Verdict::kYes;
+}
+
 void AnswerParser::start_call(const CallHead& head, Events& out) {
   name_ = head.name;
-  bare_ = head.bare;
+  closed_ = false;
   fenced_ = head.bare && (head.fenced || fenced_);
   parameters_ = 0;
   searched_ = 0;
@@ -320,49 +320,54 @@ bool AnswerParser::step_parameters(Events& out) {
   return true;
 }
 
-// The end of a fence, or another call without words around it.
-Verdict AnswerParser::step_after_bare(Events& out) {
-  const size_t lead = space_before(view());
+// The fence around a call that stood in one.
+Verdict AnswerParser::take_fence(size_t lead) {
   const Match fence = fenced_ ? match("```", view().substr(lead)) : Match{};
-  if (fence.partial() && !final_) return Verdict::kMore;
-  if (fence.full()) {
-    at_ += lead + fence.size;
-    fenced_ = false;
-    return Verdict::kYes;
-  }
-  const CallHead head = heads_.bare(view(), final_);
-  if (head.verdict != Verdict::kYes) return head.verdict;
-  at_ += head.size;
-  start_call(head, out);
+  if (!fence.full()) return fence.partial() && !final_ ? Verdict::kMore : Verdict::kNo;
+  at_ += lead + fence.size;
+  fenced_ = false;
   return Verdict::kYes;
 }
 
-bool AnswerParser::step_after_call(Events& out) {
-  const size_t lead = space_before(view());
+// Another call before the end of this one: with the template's words between them, or, of a known tool, without.
+Verdict AnswerParser::take_next_call(size_t lead, Events& out) {
+  if (closed_) return Verdict::kNo;
   const std::string_view text = view().substr(lead);
-  if (text.empty() && !final_) return false;
-  if (bare_) {
-    if (const Verdict verdict = step_after_bare(out); verdict != Verdict::kNo) return verdict == Verdict::kYes;
-  }
+  if (const Verdict bare = take_call(lead, heads_.bare(text, final_), out); bare != Verdict::kNo) return bare;
   const Match between = syntax_.between.empty() ? Match{} : match(syntax_.between, text);
-  if (between.partial() && !final_) return false;
-  if (between.full()) {
-    const CallHead head = heads_.marked(text.substr(between.size), final_);
-    if (head.verdict == Verdict::kMore) return false;
-    if (head.verdict == Verdict::kYes) {
-      at_ += lead + between.size + head.size;
-      start_call(head, out);
-      return true;
-    }
+  if (!between.full()) return between.partial() && !final_ ? Verdict::kMore : Verdict::kNo;
+  return take_call(lead + between.size, heads_.marked(text.substr(between.size), final_), out);
+}
+
+// Of the call's end any tag, by itself and again and again: models leave some out and write others twice.
+Verdict AnswerParser::take_end_tag(size_t lead) {
+  bool partial = false;
+  for (const std::string_view tag : end_tags_) {
+    const Match here = match(tag, view().substr(lead));
+    partial |= here.partial();
+    if (!here.full() && !(here.partial() && final_)) continue;
+    at_ += lead + here.size;
+    closed_ = true;
+    return Verdict::kYes;
   }
-  const Match end = match(syntax_.end, text);
-  if (end.partial() && !final_) return false;
-  size_t size = end.size;
-  if (!end.full() && !end.partial()) {  // some of the markers: whole ones only
-    const size_t mark = text.substr(0, size).find_last_of(">]}");
-    size = mark == std::string_view::npos ? 0 : mark + 1;
+  return partial ? Verdict::kMore : Verdict::kNo;
+}
+
+// What still belongs to a call is taken piece by piece, until there is another call, or content.
+bool AnswerParser::step_after_call(Events& out) {
+  const size_t space = space_before(view());
+  // Braces too many are the call's if more of it follows, or nothing.
+  const bool braces = syntax_.form != Form::kTagged && !closed_;
+  const size_t lead = braces ? std::min(view().find_first_not_of(" \n\t\r}"), view().size()) : space;
+  if (lead == view().size()) {
+    if (final_) at_ += lead;
+    return false;
   }
-  at_ += lead + size;
+  Verdict taken = take_fence(lead);
+  if (taken == Verdict::kNo) taken = take_next_call(lead, out);
+  if (taken == Verdict::kNo) taken = take_end_tag(lead);
+  if (taken != Verdict::kNo) return taken == Verdict::kYes;
+  at_ += space;
   state_ = State::kContent;
   drop_space_ = true;
   return true;

@@ -3,10 +3,12 @@
 //             a marker without a call after it, up to the name, is content again. From the name on it is a call: its
 //             arguments leave as they come, so that a client sees them grow.
 // Invariants: a pure function of the text: events of one kind that follow each other, joined, are the same however the
-//             text was cut. No byte of content is lost but space beside markers. JSON is read with a state of fixed size
+//             text was cut. No byte of content is lost but space beside markers, and what of a call's end is
+//             there once more. JSON is read with a state of fixed size
 //             (json_arguments.h). Arguments of a call that was cut are no whole JSON, which agents would run.
 // Forgives:   small models write the object of a call and leave out the words around it, or put it into a fence instead.
-//             An answer that begins with such an object is a call if it names a tool that was offered.
+//             An answer that begins with such an object is a call if it names a tool that was offered, and so is one
+//             behind another before that one's end. Braces and end tags that are written twice are the call's.
 // Limits:     arguments that stand in tags become JSON: by the tools' schemas a string or not (tool_shapes.h), and a value
 //             comes out when it is whole. Tags have no escapes: a value in which its end and the next tag stand cannot be told.
 // Threads:    one per choice.
@@ -51,8 +53,11 @@ class AnswerParser {
   bool step_arguments(Events& out);
   bool step_object_rest();
   bool step_parameters(Events& out);
-  Verdict step_after_bare(Events& out);
   bool step_after_call(Events& out);
+  Verdict take_fence(size_t lead);
+  Verdict take_next_call(size_t lead, Events& out);
+  Verdict take_end_tag(size_t lead);
+  Verdict take_call(size_t lead, const CallHead& head, Events& out);
   bool begin_reasoning();
   bool read_parameter(std::string_view text, size_t lead, Events& out);
   bool find_value_end(std::string_view text, size_t& end, size_t& next);
@@ -66,6 +71,7 @@ class AnswerParser {
   const AnswerReading reading_;
   const CallSyntax& syntax_;
   const CallHeads heads_;
+  const std::vector<std::string_view> end_tags_;
   std::optional<MessageParser> messages_;  // reads everything, where the syntax is known
   State state_;
   bool reasoned_;    // there was a reasoning, or there is
@@ -75,7 +81,8 @@ class AnswerParser {
   bool final_ = false, cut_ = false;
   bool fresh_ = true;  // no content was there: reasoning, or a bare call, may begin
   int calls_ = 0;
-  bool bare_ = false, fenced_ = false;  // the call that is read: as CallHead's
+  bool fenced_ = false;                 // the call that is read, or one before it, stands in a fence
+  bool closed_ = false;                 // one of its end tags was there
   std::string name_;                    // of the call that is read
   int parameters_ = 0;                  // of it; in an object's rest: 1 behind the first byte
   size_t searched_ = 0;                 // bytes of the view in which a value is known not to end

@@ -145,6 +145,47 @@ TEST(AnswerParser, AKnownToolsObjectNeedsNoWordsAround) {
   EXPECT_EQ(shown(syntax, "So: " + f), "So: " + f);  // not at the start
 }
 
+// Braces and tags that are there twice, and calls within one pair of tags.
+TEST(AnswerParser, TheEndOfACallLeavesNothing) {
+  auto syntax = hermes(), bare = hermes(), list = hermes(), name = named();
+  bare.syntax.calls.begin = bare.syntax.calls.end = bare.syntax.calls.between = "";
+  list.syntax.calls.begin = "[TOOL_CALLS][";
+  list.syntax.calls.between = ",";
+  list.syntax.calls.end = "]";
+  const std::string f = "{\"name\": \"f\", \"arguments\": {}}", g = "{\"name\": \"g\", \"arguments\": {\"a\": 1}}";
+  const std::string h = "{\"name\": \"h\", \"arguments\": {}}", fg = "|f({})||g({\"a\": 1})|";
+  const std::string tags = "<tool_call>\n<function=f>\n</function>";
+  const auto expect = [](AnswerReading reading, const std::string& text, const std::string& wanted) {
+    reading.tools.push_back({"f", {}});
+    reading.tools.push_back({"g", {}});
+    EXPECT_EQ(shown(reading, text), wanted);
+    EXPECT_EQ(read(reading, text, 1), read(reading, text)) << text;
+  };
+  expect(syntax, "<tool_call>\n" + f + "}\n</tool_call>", "|f({})|");
+  expect(syntax, "<tool_call>\n" + f + "}} }", "|f({})|");
+  expect(syntax, "<tool_call>\n" + f + "}\n</tool_call>\n<tool_call>\n" + g + "\n</tool_call>", fg);
+  expect(syntax, "<tool_call>\n" + f + "\n</tool_call></tool_call>\n</tool_call>", "|f({})|");
+  expect(syntax, "<tool_call>\n" + f + "\n</tool_call></tool_call>\n<tool_call>\n" + g + "\n</tool_call>", fg);
+  expect(syntax, "<tool_call>\n" + f + "\n</tool_call></tool_call>\ndone", "|f({})|done");
+  expect(syntax, "<tool_call>\n" + f + "\n" + g + "\n</tool_call>", fg);
+  expect(syntax, "<tool_call>\n" + f + "}\n" + g + "}\n</tool_call>", fg);
+  expect(bare, f + "}", "|f({})|");
+  expect(bare, "```json\n" + f + "}\n```", "|f({})|");
+  expect(list, "[TOOL_CALLS][" + f + "}, " + g + "}]]", fg);
+  expect(name, "[TOOL_CALLS]f[CALL_ID]a[ARGS]{}}[TOOL_CALLS]g[CALL_ID]b[ARGS]{}", "|fa({})||gb({})|");
+  expect(tagged(), tags + "\n</tool_call>\n</tool_call>", "|f({})|");
+  expect(tagged(), tags + "</function>\n</tool_call>", "|f({})|");
+  // Power: what does not belong to the call is content, and so is what would begin none.
+  expect(syntax, "<tool_call>" + f + "} is it", "|f({})|} is it");
+  expect(syntax, "<tool_call>" + f + "</tool_call>}", "|f({})|}");
+  expect(syntax, "<tool_call>" + f + "</tool_call> </tool", "|f({})|");
+  expect(syntax, "<tool_call>" + f + "</tool_call>a</tool_call>", "|f({})|a</tool_call>");
+  expect(syntax, "<tool_call>" + f + "\n" + h + "</tool_call>", "|f({})|" + h + "</tool_call>");
+  expect(syntax, "<tool_call>" + f + "</tool_call>" + g, "|f({})|" + g);
+  expect(list, "[TOOL_CALLS][" + f + "], " + g, "|f({})|, " + g);
+  expect(tagged(), tags + "}", "|f({})|}");
+}
+
 TEST(AnswerParser, ReadsNamesAndIds) {
   EXPECT_EQ(shown(named(), "[TOOL_CALLS]f[CALL_ID]abc[ARGS]{\"a\": \"\\\"}\"}[TOOL_CALLS]g[CALL_ID]d[ARGS]{}"),
             "|fabc({\"a\": \"\\\"}\"})||gd({})|");
