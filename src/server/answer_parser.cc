@@ -85,7 +85,10 @@ void AnswerParser::give(Kind kind, std::string_view text, Events& out) {
   if (drop_space_) text.remove_prefix(space_before(text));
   if (text.empty()) return;
   drop_space_ = false;
-  out.push_back({kind, std::string(text), -1, ""});
+  // Clients join the content's pieces: words around a call would become one.
+  out.push_back({kind, (apart_ ? "\n" : "") + std::string(text), -1, ""});
+  apart_ = false;
+  said_ |= kind == Kind::kContent;
 }
 
 bool AnswerParser::step_reasoning(Events& out) {
@@ -154,6 +157,7 @@ Verdict AnswerParser::take_call(size_t lead, const CallHead& head, Events& out) 
 void AnswerParser::start_call(const CallHead& head, Events& out) {
   name_ = head.name;
   closed_ = false;
+  apart_ = said_;
   fenced_ = head.bare && (head.fenced || fenced_);
   parameters_ = 0;
   searched_ = 0;

@@ -3,8 +3,8 @@
 //             a marker without a call after it, up to the name, is content again. From the name on it is a call: its
 //             arguments leave as they come, so that a client sees them grow.
 // Invariants: a pure function of the text: events of one kind that follow each other, joined, are the same however the
-//             text was cut. No byte of content is lost but space beside markers, and what of a call's end is
-//             there once more. JSON is read with a state of fixed size
+//             text was cut. No byte of content is lost but space beside markers, and what of a call's end is there once
+//             more; where content goes on behind a call a line end is put in. JSON is read with a state of fixed size
 //             (json_arguments.h). Arguments of a call that was cut are no whole JSON, which agents would run.
 // Forgives:   small models write the object of a call and leave out the words around it, or put it into a fence instead.
 //             An answer that begins with such an object is a call if it names a tool that was offered, and so is one
@@ -81,6 +81,7 @@ class AnswerParser {
   bool final_ = false, cut_ = false;
   bool fresh_ = true;  // no content was there: reasoning, or a bare call, may begin
   int calls_ = 0;
+  bool said_ = false, apart_ = false;  // there was content; a call came behind it
   bool fenced_ = false;                 // the call that is read, or one before it, stands in a fence
   bool closed_ = false;                 // one of its end tags was there
   std::string name_;                    // of the call that is read

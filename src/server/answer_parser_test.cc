@@ -186,6 +186,14 @@ TEST(AnswerParser, TheEndOfACallLeavesNothing) {
   expect(tagged(), tags + "}", "|f({})|}");
 }
 
+TEST(AnswerParser, WordsAroundACallStayApart) {
+  const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+  const std::string text = call + " and text " + call + call + " end" + call + " \n";
+  EXPECT_EQ(shown(hermes(), text), "|f({})|and text|f({})||f({})|\nend|f({})|");
+  EXPECT_EQ(read(hermes(), text, 1), read(hermes(), text));
+  EXPECT_EQ(shown(hermes(), "<think>hm</think>" + call + "a <b"), "{hm}|f({})|a <b");  // nothing was said before it
+}
+
 TEST(AnswerParser, ReadsNamesAndIds) {
   EXPECT_EQ(shown(named(), "[TOOL_CALLS]f[CALL_ID]abc[ARGS]{\"a\": \"\\\"}\"}[TOOL_CALLS]g[CALL_ID]d[ARGS]{}"),
             "|fabc({\"a\": \"\\\"}\"})||gd({})|");
