@@ -117,27 +117,37 @@ bool AnswerParser::begin_reasoning() {
   return true;
 }
 
+// At the answer's start there may be reasoning, or a call without words before it.
+Verdict AnswerParser::step_fresh(Events& out) {
+  const size_t lead = space_before(view());
+  if (lead == view().size() && !final_) return Verdict::kMore;
+  if (begin_reasoning()) return Verdict::kYes;
+  const std::string& begin = reading_.syntax.reasoning_begin;
+  const bool may_reason = !begin.empty() && !reasoned_ && match(begin, view().substr(lead)).partial();
+  if (may_reason && !final_) return Verdict::kMore;
+  return take_call(0, heads_.bare(view(), final_), out);
+}
+
 bool AnswerParser::step_content(Events& out) {
   if (fresh_) {
-    const size_t lead = space_before(view());
-    if (lead == view().size() && !final_) return false;
-    if (begin_reasoning()) return true;
-    const std::string& begin = reading_.syntax.reasoning_begin;
-    const bool may_reason = !begin.empty() && !reasoned_ && match(begin, view().substr(lead)).partial();
-    if (may_reason && !final_) return false;
-    if (const Verdict bare = take_call(0, heads_.bare(view(), final_), out); bare != Verdict::kNo)
-      return bare == Verdict::kYes;
+    if (const Verdict begun = step_fresh(out); begun != Verdict::kNo) return begun == Verdict::kYes;
     fresh_ = false;
   }
-  const bool calls = reading_.calls && syntax_.form != Form::kNone && !syntax_.begin.empty();
-  const Place begin = calls ? find(syntax_.begin, view()) : Place{view().size(), {}};
+  const bool calls = reading_.calls && syntax_.form != Form::kNone;
+  // The whole begin ends with its last tag, so it is sought no further.
+  const Place last = find(calls ? syntax_.last_begin() : "", view());
+  const size_t limit = last.match.full() ? last.at + last.match.size : view().size();
+  Place begin = find(calls ? std::string_view(syntax_.begin) : "", view().substr(0, limit));
+  const bool half = last.at < begin.at;
+  if (half) begin = last;
   const size_t before = size_without_space(view().substr(0, begin.at));
   const size_t space = begin.at - before;
   give(Kind::kContent, view().substr(0, before), out);
   if (begin.match.full()) {
     const size_t lead = space + begin.match.size;
-    const Verdict call = take_call(lead, heads_.marked(view().substr(lead), final_), out);
-    if (call != Verdict::kNo) return call == Verdict::kYes;
+    const std::string_view text = view().substr(lead);
+    const CallHead head = half ? heads_.half_marked(text, final_) : heads_.marked(text, final_);
+    if (const Verdict call = take_call(lead, head, out); call != Verdict::kNo) return call == Verdict::kYes;
     give(Kind::kContent, view().substr(0, space + 1), out);  // no call: on behind its first byte
     return true;
   }

@@ -4,11 +4,13 @@
 //             arguments leave as they come, so that a client sees them grow.
 // Invariants: a pure function of the text: events of one kind that follow each other, joined, are the same however the
 //             text was cut. No byte of content is lost but space beside markers, and what of a call's end is there once
-//             more; where content goes on behind a call a line end is put in. JSON is read with a state of fixed size
-//             (json_arguments.h). Arguments of a call that was cut are no whole JSON, which agents would run.
+//             more; where content goes on behind a call a line end is put in. What is held back of a call is its
+//             head (call_head.h), a value in tags, or arguments that are a string (json_arguments.h). Arguments of a call
+//             that was cut are no whole JSON, which agents would run.
 // Forgives:   small models write the object of a call and leave out the words around it, or put it into a fence instead.
 //             An answer that begins with such an object is a call if it names a tool that was offered, and so is one
-//             behind another before that one's end. Braces and end tags that are written twice are the call's.
+//             behind another before that one's end. Braces and end tags that are written twice are the call's. Of tags
+//             the last one alone begins a call of a known tool.
 // Limits:     arguments that stand in tags become JSON: by the tools' schemas a string or not (tool_shapes.h), and a value
 //             comes out when it is whole. Tags have no escapes: a value in which its end and the next tag stand cannot be told.
 // Threads:    one per choice.
@@ -50,6 +52,7 @@ class AnswerParser {
   bool step(Events& out);  // false: it needs more text
   bool step_reasoning(Events& out);
   bool step_content(Events& out);
+  Verdict step_fresh(Events& out);
   bool step_arguments(Events& out);
   bool step_object_rest();
   bool step_parameters(Events& out);

@@ -194,6 +194,49 @@ TEST(AnswerParser, WordsAroundACallStayApart) {
   EXPECT_EQ(shown(hermes(), "<think>hm</think>" + call + "a <b"), "{hm}|f({})|a <b");  // nothing was said before it
 }
 
+// Qwen3-Coder leaves out <tool_call> before a call, and writes it behind.
+TEST(AnswerParser, TheLastTagBeginsACallOfAKnownTool) {
+  auto syntax = tagged();
+  syntax.tools.push_back({"g", {}});
+  const auto expect = [&](const std::string& text, const std::string& wanted) {
+    EXPECT_EQ(shown(syntax, text), wanted);
+    for (const size_t piece : {1, 2, 3, 7}) EXPECT_EQ(read(syntax, text, piece), read(syntax, text)) << text;
+    for (size_t cut = 0; cut <= text.size(); ++cut) {
+      AnswerParser parser(syntax);
+      Events out;
+      parser.push(text.substr(0, cut), out);
+      parser.push(text.substr(cut), out);
+      parser.finish(out);
+      EXPECT_EQ(joined(out), read(syntax, text)) << text.substr(0, cut);
+    }
+  };
+  const std::string f = "<function=f>\n<parameter=text>\nZZ\n</parameter>\n</function>", end = "\n</tool_call>";
+  const std::string called = "|f({\"text\": \"ZZ\"})|";
+  expect(f + end, called);
+  expect("I look.\n\n" + f + end, "I look." + called);
+  expect("<think>hm</think>\n" + f + end, "{hm}" + called);
+  expect(f + end + "\n<tool_call>\n" + f + end, called + called);
+  expect(f + "\n<function=g>\n</function>" + end, called + "|g({})|");
+  expect("<tool_call>\n" + f + "\n<function=g></function>" + end, called + "|g({})|");
+  expect("<tool_call> is <function=g>\n</function>" + end + " done", "<tool_call> is|g({})|\ndone");
+  // Unknown names and prose are text.
+  for (const std::string text :
+       {"<function=h>\n<parameter=text>\nZZ\n</parameter>\n</function>", "write <function=f> to call it",
+        "<function=", "<function=f", "<function=f>", "<function=f>\n<param", "<function=f g>\n</function>",
+        "<function=ff>\n</function>", "<function=f>\n</tool_call>", "function=f>\n</function>"})
+    expect(text, text);
+  syntax.calls = false;  // the request offered none
+  expect(f, f);
+  // Only what may become a call is held back.
+  syntax.calls = true;
+  AnswerParser parser(syntax);
+  Events events;
+  parser.push("see <function=no", events);
+  ASSERT_EQ(events.size(), 1u);
+  parser.push("body>", events);
+  EXPECT_EQ(joined(events)[0].text, "see <function=nobody>");
+}
+
 TEST(AnswerParser, ReadsNamesAndIds) {
   EXPECT_EQ(shown(named(), "[TOOL_CALLS]f[CALL_ID]abc[ARGS]{\"a\": \"\\\"}\"}[TOOL_CALLS]g[CALL_ID]d[ARGS]{}"),
             "|fabc({\"a\": \"\\\"}\"})||gd({})|");

@@ -86,7 +86,11 @@ struct OtherMembers {
 
 CallHead CallHeads::marked(std::string_view text, bool final) const {
   const std::string_view head = text.substr(0, kMaxCallHead);
-  return bounded(syntax_.form == Form::kObject ? read_object(head, false) : read_named(head), text.size(), final);
+  return bounded(syntax_.form == Form::kObject ? read_object(head, false) : read_named(head, false), text.size(), final);
+}
+
+CallHead CallHeads::half_marked(std::string_view text, bool final) const {
+  return bounded(read_named(text.substr(0, kMaxCallHead), true), text.size(), final);
 }
 
 CallHead CallHeads::bare(std::string_view text, bool final) const {
@@ -146,7 +150,7 @@ CallHead CallHeads::read_object(std::string_view text, bool bare) const {
   }
 }
 
-CallHead CallHeads::read_named(std::string_view text) const {
+CallHead CallHeads::read_named(std::string_view text, bool known_only) const {
   CallHead head;
   size_t at = space_before(text);
   // A name or an id, then the literal after it.
@@ -163,6 +167,7 @@ CallHead CallHeads::read_named(std::string_view text) const {
   };
   if (const Verdict here = word(head.name, syntax_.after_name); here != Verdict::kYes)
     return here == Verdict::kMore ? undecided() : CallHead{};
+  if (known_only && !knows_tool(head.name)) return {};
   if (syntax_.has_id) {
     if (const Verdict here = word(head.id, syntax_.after_id); here != Verdict::kYes)
       return here == Verdict::kMore ? undecided() : CallHead{};

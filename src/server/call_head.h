@@ -34,12 +34,15 @@ class CallHeads {
 
   // Behind the words that begin a call. final: no more text comes.
   CallHead marked(std::string_view text, bool final) const;
+  // Behind the last tag of these words alone (CallSyntax::last_begin): prose may name it, so the tool must be known, and a
+  // parameter or the call's end must follow.
+  CallHead half_marked(std::string_view text, bool final) const;
   // An object without such words, in a fence or not: it must name a known tool, since nothing else says what it is.
   CallHead bare(std::string_view text, bool final) const;
 
  private:
   CallHead read_object(std::string_view text, bool bare) const;
-  CallHead read_named(std::string_view text) const;
+  CallHead read_named(std::string_view text, bool known_only) const;
   bool knows_tool(const std::string& name) const;
 
   const AnswerReading& reading_;
