@@ -85,11 +85,11 @@ class AnswerParser {
   bool fresh_ = true;  // no content was there: reasoning, or a bare call, may begin
   int calls_ = 0;
   bool said_ = false, apart_ = false;  // there was content; a call came behind it
-  bool fenced_ = false;                 // the call that is read, or one before it, stands in a fence
-  bool closed_ = false;                 // one of its end tags was there
-  std::string name_;                    // of the call that is read
-  int parameters_ = 0;                  // of it; in an object's rest: 1 behind the first byte
-  size_t searched_ = 0;                 // bytes of the view in which a value is known not to end
+  bool fenced_ = false;                // the call that is read, or one before it, stands in a fence
+  bool closed_ = false;                // one of its end tags was there
+  std::string name_;                   // of the call that is read
+  int parameters_ = 0;                 // of it; in an object's rest: 1 behind the first byte
+  size_t searched_ = 0;                // bytes of the view in which a value is known not to end
   bool key_too_long_ = false;
   JsonArguments arguments_;
   JsonScan scan_;  // of an object's rest

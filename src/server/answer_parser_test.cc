@@ -322,9 +322,8 @@ TEST(AnswerParser, ArgumentsUnderAnotherKeyAreFound) {
   expect(R"("name": "f", "meta": {"a": 1}, "arguments": {"b": 2})", R"(|f({"b": 2})|)");
   expect(R"("meta": {"a": 1}, "arguments": {"b": 2}, "name": "f")", R"(|f({"b": 2})|)");
   // Which of two they are, or whether they are there, nobody can tell.
-  for (const std::string members :
-       {R"("name": "f", "a": {}, "b": {})", R"("name": "f", "place": "Bonn")", R"("name": "f", "parameters": [1])",
-        R"("parameters": {"a": 1})"})
+  for (const std::string members : {R"("name": "f", "a": {}, "b": {})", R"("name": "f", "place": "Bonn")",
+                                    R"("name": "f", "parameters": [1])", R"("parameters": {"a": 1})"})
     expect(members, call(members));
   // A tool that is described looks the same, where no words around it say that it is called.
   auto known = hermes();
@@ -431,7 +430,13 @@ TEST(AnswerParser, ChunkedEqualsWhole) {
                                        "```json",
                                        "``",
                                        "`",
-                                       "</"};
+                                       "</",
+                                       "<function=f>",
+                                       "\"other\": {\"b\": 1}",
+                                       "\"arguments\": ",
+                                       "\"{\\\"a\\\":1}\"",
+                                       "null",
+                                       "\"x\ny\""};
   std::mt19937 random(1);
   int calls = 0, plain = 0;
   for (int round = 0; round < 3000; ++round) {

@@ -86,7 +86,8 @@ struct OtherMembers {
 
 CallHead CallHeads::marked(std::string_view text, bool final) const {
   const std::string_view head = text.substr(0, kMaxCallHead);
-  return bounded(syntax_.form == Form::kObject ? read_object(head, false) : read_named(head, false), text.size(), final);
+  return bounded(syntax_.form == Form::kObject ? read_object(head, false) : read_named(head, false), text.size(),
+                 final);
 }
 
 CallHead CallHeads::half_marked(std::string_view text, bool final) const {
