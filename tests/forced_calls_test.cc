@@ -213,25 +213,6 @@ TEST_F(ForcedCalls, StrictToolsMaySpeakFirst) {
   EXPECT_FALSE(takes(grammar, "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5"));
 }
 
-// Tags: the last one that begins a call is enough for the reader, so behind it comes what fits.
-TEST_F(ForcedCalls, StrictToolsInTagsMaySpeakFirst) {
-  Constraint strict = forced(false);
-  strict.may_speak = true;
-  strict.reasons = false;
-  const AnswerSyntax& syntax = families.at("Qwen3-Coder").syntax;
-  const auto grammar = grammar_of(strict, syntax, false);
-  ASSERT_TRUE(grammar);
-  const std::string head = "<function=get_weather>\n<parameter=city>\na\n</parameter>\n<parameter=unit>\n";
-  const std::string call = head + "C\n</parameter>\n</function>\n</tool_call>";
-  for (const std::string before : {"", "I look. ", "<tool_call>\n", "<tool_call>"}) {
-    EXPECT_TRUE(takes(grammar, before + call)) << before;
-    EXPECT_EQ(good_calls(answer_of(read(reading_with(syntax, false), before + call))), 1) << before;
-    EXPECT_FALSE(takes(grammar, before + head + "K")) << before;
-    EXPECT_FALSE(takes(grammar, before + "<function=nobody")) << before;
-  }
-  EXPECT_TRUE(takes(grammar, "It rains <so they say>."));
-}
-
 // Calls that begin with no word of their own (Llama 3.1's): an answer that begins with a brace is one, and no other does.
 TEST_F(ForcedCalls, StrictToolsThatAreObjects) {
   AnswerSyntax syntax = families.at("qwen2.5").syntax;

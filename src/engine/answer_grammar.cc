@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -200,9 +199,7 @@ Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
   if (constraint.may_speak) {
     // Calls without a word behind them could not be told from text that goes on: one at a time, each with its own begin.
     KVILT_ASSIGN(auto inner, inner_calls(c, constraint, single || c.end.empty()));
-    // What is read as a call is held to the schema, so the last tag, which is enough for that, is the word.
-    const std::string_view begin = c.last_begin().empty() ? c.begin : c.last_begin();
-    if (!begin.empty()) return GrammarPart::text_with(begin, inner, c.end, constraint.one_call);
+    if (!c.begin.empty()) return GrammarPart::text_with(c.begin, inner, c.end, constraint.one_call);
     if (c.form == CallSyntax::Form::kObject) {  // what begins with a brace is a call, and nothing else may
       const GrammarPart said = GrammarPart::sequence({GrammarPart::regex("[^{ \\n\\r\\t]"), GrammarPart::text()});
       return GrammarPart::one_of({std::move(inner), said});
