@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kvilt {
@@ -27,6 +28,12 @@ struct CallSyntax {
   bool has_id = false;                          // an id stands between after_name and after_id
   // kTagged. other_key_end: of values that are no strings; the same as key_end where the format does not tell them.
   std::string key_begin, key_end, other_key_end, value_end;
+
+  // kTagged: the last tag of begin, which models write without the others; empty: it has no others.
+  std::string_view last_begin() const {
+    const size_t at = form == Form::kTagged ? begin.find_last_of("<[") : std::string::npos;
+    return at == 0 || at == std::string::npos ? std::string_view{} : std::string_view(begin).substr(at);
+  }
 };
 
 // Answers that are messages, each behind a header that says what it is (gpt-oss's harmony). The prompt ends within the

@@ -48,6 +48,10 @@ class JsonScan {
     return Step::kInside;
   }
 
+  // Where the next byte is.
+  bool in_string() const { return in_string_; }
+  bool escaped() const { return escaped_; }  // behind a backslash of a string
+
  private:
   Step take_in_string(char c) {
     if (escaped_) {

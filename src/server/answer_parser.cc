@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/literal_match.h"
 
@@ -11,23 +12,7 @@ namespace {
 using Form = CallSyntax::Form;
 using Kind = AnswerEvent::Kind;
 
-constexpr size_t kMaxToolName = 128, kMaxParameterName = 1024;
-constexpr JsonLimits kValue{.depth = 64, .values = 100'000, .members = 1024, .look_ups = 1'000'000};
-
-bool is_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-         c == '.' || c == ':' || c == '/';
-}
-
-size_t name_size(std::string_view text) {
-  return static_cast<size_t>(std::ranges::find_if_not(text, is_name) - text.begin());
-}
-
-// The first tag of a literal; all of it where it has none.
-std::string_view first_tag(std::string_view literal) {
-  const size_t at = literal.find_first_of(">]");
-  return at == std::string_view::npos ? literal : literal.substr(0, at + 1);
-}
+constexpr size_t kMaxParameterName = 1024;
 
 std::string json_text(std::string_view text) { return dump(Json(std::string(text))); }
 
@@ -37,8 +22,7 @@ std::optional<std::string> as_json(std::string_view raw) {
   if (text == "True") return "true";
   if (text == "False") return "false";
   if (text == "None") return "null";
-  if (oversized_json(text, kValue, "") || !Json::accept(text)) return std::nullopt;
-  return std::string(text);
+  return is_json(text) ? std::optional(std::string(text)) : std::nullopt;
 }
 
 }  // namespace
@@ -46,6 +30,8 @@ std::optional<std::string> as_json(std::string_view raw) {
 AnswerParser::AnswerParser(AnswerReading reading)
     : reading_(std::move(reading)),
       syntax_(reading_.syntax.calls),
+      heads_(reading_),
+      end_tags_(tags_of(syntax_.end)),
       state_(reading_.in_reasoning && !reading_.syntax.reasoning_end.empty() ? State::kReasoning : State::kContent),
       reasoned_(state_ == State::kReasoning),
       drop_space_(reasoned_) {
@@ -64,6 +50,7 @@ void AnswerParser::finish(Events& out, bool cut) {
   cut_ = cut;
   run(out);
   // A call whose end never came.
+  if (state_ == State::kArguments) give_arguments(arguments_.finish(cut), out);
   if (state_ == State::kArguments || state_ == State::kParameters) end_call(out, true);
 }
 
@@ -98,7 +85,10 @@ void AnswerParser::give(Kind kind, std::string_view text, Events& out) {
   if (drop_space_) text.remove_prefix(space_before(text));
   if (text.empty()) return;
   drop_space_ = false;
-  out.push_back({kind, std::string(text), -1, ""});
+  // Clients join the content's pieces: words around a call would become one.
+  out.push_back({kind, (apart_ ? "\n" : "") + std::string(text), -1, ""});
+  apart_ = false;
+  said_ |= kind == Kind::kContent;
 }
 
 bool AnswerParser::step_reasoning(Events& out) {
@@ -127,36 +117,37 @@ bool AnswerParser::begin_reasoning() {
   return true;
 }
 
+// At the answer's start there may be reasoning, or a call without words before it.
+Verdict AnswerParser::step_fresh(Events& out) {
+  const size_t lead = space_before(view());
+  if (lead == view().size() && !final_) return Verdict::kMore;
+  if (begin_reasoning()) return Verdict::kYes;
+  const std::string& begin = reading_.syntax.reasoning_begin;
+  const bool may_reason = !begin.empty() && !reasoned_ && match(begin, view().substr(lead)).partial();
+  if (may_reason && !final_) return Verdict::kMore;
+  return take_call(0, heads_.bare(view(), final_), out);
+}
+
 bool AnswerParser::step_content(Events& out) {
   if (fresh_) {
-    const size_t lead = space_before(view());
-    if (lead == view().size() && !final_) return false;
-    if (begin_reasoning()) return true;
-    const std::string& begin = reading_.syntax.reasoning_begin;
-    const bool may_reason = !begin.empty() && !reasoned_ && match(begin, view().substr(lead)).partial();
-    if (may_reason && !final_) return false;
-    const Head head = read_bare_head(view());
-    if (head.verdict == Verdict::kMore) return false;
-    if (head.verdict == Verdict::kYes) {
-      at_ += head.size;
-      start_call(head, out);
-      return true;
-    }
+    if (const Verdict begun = step_fresh(out); begun != Verdict::kNo) return begun == Verdict::kYes;
     fresh_ = false;
   }
-  const bool calls = reading_.calls && syntax_.form != Form::kNone && !syntax_.begin.empty();
-  const Place begin = calls ? find(syntax_.begin, view()) : Place{view().size(), {}};
+  const bool calls = reading_.calls && syntax_.form != Form::kNone;
+  // The whole begin ends with its last tag, so it is sought no further.
+  const Place last = find(calls ? syntax_.last_begin() : "", view());
+  const size_t limit = last.match.full() ? last.at + last.match.size : view().size();
+  Place begin = find(calls ? std::string_view(syntax_.begin) : "", view().substr(0, limit));
+  const bool half = last.at < begin.at;
+  if (half) begin = last;
   const size_t before = size_without_space(view().substr(0, begin.at));
   const size_t space = begin.at - before;
   give(Kind::kContent, view().substr(0, before), out);
   if (begin.match.full()) {
-    const Head head = read_head(view().substr(space + begin.match.size));
-    if (head.verdict == Verdict::kMore) return false;
-    if (head.verdict == Verdict::kYes) {
-      at_ += space + begin.match.size + head.size;
-      start_call(head, out);
-      return true;
-    }
+    const size_t lead = space + begin.match.size;
+    const std::string_view text = view().substr(lead);
+    const CallHead head = half ? heads_.half_marked(text, final_) : heads_.marked(text, final_);
+    if (const Verdict call = take_call(lead, head, out); call != Verdict::kNo) return call == Verdict::kYes;
     give(Kind::kContent, view().substr(0, space + 1), out);  // no call: on behind its first byte
     return true;
   }
@@ -165,144 +156,37 @@ bool AnswerParser::step_content(Events& out) {
   return false;
 }
 
-AnswerParser::Head AnswerParser::read_head(std::string_view text) const {
-  const std::string_view bounded = text.substr(0, kMaxCallHead);
-  Head head = syntax_.form == Form::kObject ? read_object_head(bounded, false) : read_named_head(bounded);
-  // It depends on the text alone whether a head is too long, not on how much of it is here.
-  if (head.verdict == Verdict::kMore && (final_ || text.size() >= kMaxCallHead)) head.verdict = Verdict::kNo;
-  return head;
+// lead: of the view, what stands before the head.
+Verdict AnswerParser::take_call(size_t lead, const CallHead& head, Events& out) {
+  if (head.verdict != Verdict::kYes) return head.verdict;
+  at_ += lead + head.size;
+  start_call(head, out);
+  return Verdict::kYes;
 }
 
-// At the answer's start, or after a call that was bare too.
-AnswerParser::Head AnswerParser::read_bare_head(std::string_view text) const {
-  if (!reading_.calls || syntax_.form != Form::kObject) return {};
-  Head wait;
-  wait.verdict = final_ ? Verdict::kNo : Verdict::kMore;
-  size_t at = space_before(text);
-  const Match json = match("```json", text.substr(at)), plain = match("```", text.substr(at));
-  if (json.partial()) return wait;
-  at += json.full() ? json.size : plain.full() ? plain.size : 0;
-  Head head = read_object_head(text.substr(at, kMaxCallHead), true);
-  if (head.verdict == Verdict::kMore) return text.size() - at >= kMaxCallHead ? Head{} : wait;
-  head.size += at;
-  head.bare = true;
-  head.fenced = plain.full();
-  return head;
-}
-
-// bare: nothing but the object says that it is a call, so it must name a known tool, and has no other keys before that.
-AnswerParser::Head AnswerParser::read_object_head(std::string_view text, bool bare) const {
-  Head head;
-  size_t at = space_before(text);
-  const auto more = [&] { return Head{Verdict::kMore, 0, "", "", "", false}; };
-  const auto space = [&] { at += space_before(text.substr(at)); };
-  if (at == text.size()) return more();
-  if (text[at++] != '{') return head;
-  for (;;) {
-    space();
-    if (at == text.size()) return more();
-    if (text[at] != '"') return {};
-    const auto key_size = json_end(text.substr(at));
-    if (!key_size) return more();
-    const Json key = Json::parse(text.substr(at, *key_size), nullptr, false);
-    at += *key_size;
-    space();
-    if (at == text.size()) return more();
-    if (!key.is_string() || text[at++] != ':') return {};
-    const bool is_name = key == syntax_.name_key, is_id = !syntax_.id_key.empty() && key == syntax_.id_key;
-    if (bare && head.name.empty() && !is_name && !is_id && key != syntax_.arguments_key) return {};
-    space();
-    if (at == text.size()) return more();
-    if (key == syntax_.arguments_key && !head.name.empty()) {
-      head.verdict = Verdict::kYes;
-      head.arguments_follow = true;
-      head.size = at;
-      return head;
-    }
-    JsonScan scan;
-    if (scan.take(text[at]) == JsonScan::Step::kWrong) return {};
-    const auto value_size = json_end(text.substr(at));
-    if (!value_size) return more();
-    const std::string_view value = text.substr(at, *value_size);
-    at += *value_size;
-    if (key == syntax_.arguments_key) head.arguments = value;
-    if (is_name || is_id) {
-      const Json read = Json::parse(value, nullptr, false);
-      if (!read.is_string() || read.get_ref<const std::string&>().empty()) return {};
-      (is_name ? head.name : head.id) = read.get<std::string>();
-      if (bare && is_name && !knows_tool(head.name)) return {};
-    }
-    space();
-    if (at == text.size()) return more();
-    const bool known = !head.name.empty() && (!head.arguments.empty() || (text[at] == '}' && !bare));
-    if (known) {
-      head.verdict = Verdict::kYes;
-      head.size = at;
-      if (head.arguments.empty()) head.arguments = "{}";
-      return head;
-    }
-    if (text[at++] != ',') return {};
-  }
-}
-
-AnswerParser::Head AnswerParser::read_named_head(std::string_view text) const {
-  const Head more{Verdict::kMore, 0, "", "", "", false};
-  Head head;
-  size_t at = space_before(text);
-  // A name or an id, then the literal after it.
-  const auto word = [&](std::string& out, const std::string& after) {
-    const size_t size = name_size(text.substr(at));
-    if (size > kMaxToolName) return Verdict::kNo;
-    if (at + size == text.size() && !(final_ && syntax_.form == Form::kTagged)) return Verdict::kMore;
-    if (size == 0) return Verdict::kNo;
-    out = text.substr(at, size);
-    at += size + space_before(text.substr(at + size));
-    const Match here = match(after, text.substr(at));
-    at += here.full() ? here.size : 0;
-    return here.full() ? Verdict::kYes : here.partial() ? Verdict::kMore : Verdict::kNo;
-  };
-  if (const Verdict verdict = word(head.name, syntax_.after_name); verdict != Verdict::kYes)
-    return verdict == Verdict::kMore ? more : Head{};
-  if (syntax_.has_id) {
-    if (const Verdict verdict = word(head.id, syntax_.after_id); verdict != Verdict::kYes)
-      return verdict == Verdict::kMore ? more : Head{};
-  }
-  at += space_before(text.substr(at));
-  const std::string_view rest = text.substr(at);
-  head.size = at;
-  head.arguments_follow = true;
-  if (syntax_.form == Form::kNamed) {
-    head.verdict = rest.empty() ? Verdict::kMore : rest[0] == '{' ? Verdict::kYes : Verdict::kNo;
-    return head;
-  }
-  bool partial = false;
-  for (const std::string_view next : {std::string_view(syntax_.key_begin), first_tag(syntax_.end)}) {
-    const Match here = match(next, rest);
-    if (here.full()) head.verdict = Verdict::kYes;
-    partial |= here.partial();
-  }
-  if (head.verdict == Verdict::kNo && partial) head.verdict = Verdict::kMore;
-  return head;
-}
-
-void AnswerParser::start_call(const Head& head, Events& out) {
+void AnswerParser::start_call(const CallHead& head, Events& out) {
   name_ = head.name;
-  bare_ = head.bare;
+  closed_ = false;
+  apart_ = said_;
   fenced_ = head.bare && (head.fenced || fenced_);
   parameters_ = 0;
   searched_ = 0;
   fresh_ = false;
-  scan_ = {};
+  arguments_ = {};
   out.push_back({Kind::kCallStart, head.name, calls_++, head.id});
   if (syntax_.form == Form::kTagged) {
     state_ = State::kParameters;
   } else if (head.arguments_follow) {
     state_ = State::kArguments;
   } else {
-    out.push_back({Kind::kArguments, head.arguments, calls_ - 1, ""});
+    give_arguments(head.arguments, out);
     end_call(out);
     state_ = State::kObjectRest;
   }
+}
+
+void AnswerParser::give_arguments(std::string text, Events& out) {
+  if (!text.empty()) out.push_back({Kind::kArguments, std::move(text), calls_ - 1, ""});
 }
 
 void AnswerParser::end_call(Events& out, bool inferred) {
@@ -314,19 +198,11 @@ void AnswerParser::end_call(Events& out, bool inferred) {
 }
 
 bool AnswerParser::step_arguments(Events& out) {
-  const std::string_view text = view();
-  size_t size = 0;
-  bool ended = false, wrong = false;
-  while (size < text.size() && !ended && !wrong) {
-    const JsonScan::Step step = scan_.take(text[size]);
-    wrong = step == JsonScan::Step::kWrong;
-    ended = step == JsonScan::Step::kLast || step == JsonScan::Step::kPast;
-    size += step == JsonScan::Step::kInside || step == JsonScan::Step::kLast;
-  }
-  if (size > 0) out.push_back({Kind::kArguments, std::string(text.substr(0, size)), calls_ - 1, ""});
-  at_ += size;
-  if (ended || wrong) end_call(out);
-  return ended || wrong;
+  JsonArguments::Piece piece = arguments_.take(view());
+  at_ += piece.size;
+  give_arguments(std::move(piece.json), out);
+  if (piece.ended) end_call(out);
+  return piece.ended;
 }
 
 // What an object has after the arguments, its brace among it. Models forget the brace: then nothing is taken.
@@ -416,7 +292,7 @@ bool AnswerParser::read_parameter(std::string_view text, size_t lead, Events& ou
   const bool json_by_format = closers[0] != closers[1] && other;
   std::string piece = (parameters_++ == 0 ? "{" : ", ") + json_text(key) + ": ";
   piece += json_by_format ? as_json(value).value_or(json_text(value)) : argument_json(key, value, by_format);
-  out.push_back({Kind::kArguments, std::move(piece), calls_ - 1, ""});
+  give_arguments(std::move(piece), out);
   at_ += next;
   return true;
 }
@@ -444,8 +320,7 @@ bool AnswerParser::step_parameters(Events& out) {
     if (!key_too_long_ && !final_) return false;
     // No whole parameter: its text is kept, and the arguments do not look whole.
     if (!key_too_long_) {
-      const std::string piece = (parameters_ == 0 ? "{" : ", ") + std::string(text.substr(begin));
-      out.push_back({Kind::kArguments, piece, calls_ - 1, ""});
+      give_arguments((parameters_ == 0 ? "{" : ", ") + std::string(text.substr(begin)), out);
       at_ += text.size();
     }
     end_call(out, !key_too_long_);
@@ -454,62 +329,62 @@ bool AnswerParser::step_parameters(Events& out) {
   const Match end = match(first_tag(syntax_.end), text.substr(lead));
   if (end.partial() && !final_) return false;
   const bool inferred = key.partial() || end.partial();
-  const std::string rest = (parameters_ == 0 ? "{" : "") + std::string(inferred && cut_ ? "" : "}");
-  if (!rest.empty()) out.push_back({Kind::kArguments, rest, calls_ - 1, ""});
+  give_arguments((parameters_ == 0 ? "{" : "") + std::string(inferred && cut_ ? "" : "}"), out);
   end_call(out, inferred);
   return true;
 }
 
-// The end of a fence, or another call without words around it.
-AnswerParser::Verdict AnswerParser::step_after_bare(Events& out) {
-  const size_t lead = space_before(view());
+// The fence around a call that stood in one.
+Verdict AnswerParser::take_fence(size_t lead) {
   const Match fence = fenced_ ? match("```", view().substr(lead)) : Match{};
-  if (fence.partial() && !final_) return Verdict::kMore;
-  if (fence.full()) {
-    at_ += lead + fence.size;
-    fenced_ = false;
-    return Verdict::kYes;
-  }
-  const Head head = read_bare_head(view());
-  if (head.verdict != Verdict::kYes) return head.verdict;
-  at_ += head.size;
-  start_call(head, out);
+  if (!fence.full()) return fence.partial() && !final_ ? Verdict::kMore : Verdict::kNo;
+  at_ += lead + fence.size;
+  fenced_ = false;
   return Verdict::kYes;
 }
 
-bool AnswerParser::step_after_call(Events& out) {
-  const size_t lead = space_before(view());
+// Another call before the end of this one: with the template's words between them, or, of a known tool, without.
+Verdict AnswerParser::take_next_call(size_t lead, Events& out) {
+  if (closed_) return Verdict::kNo;
   const std::string_view text = view().substr(lead);
-  if (text.empty() && !final_) return false;
-  if (bare_) {
-    if (const Verdict verdict = step_after_bare(out); verdict != Verdict::kNo) return verdict == Verdict::kYes;
-  }
+  if (const Verdict bare = take_call(lead, heads_.bare(text, final_), out); bare != Verdict::kNo) return bare;
   const Match between = syntax_.between.empty() ? Match{} : match(syntax_.between, text);
-  if (between.partial() && !final_) return false;
-  if (between.full()) {
-    const Head head = read_head(text.substr(between.size));
-    if (head.verdict == Verdict::kMore) return false;
-    if (head.verdict == Verdict::kYes) {
-      at_ += lead + between.size + head.size;
-      start_call(head, out);
-      return true;
-    }
+  if (!between.full()) return between.partial() && !final_ ? Verdict::kMore : Verdict::kNo;
+  return take_call(lead + between.size, heads_.marked(text.substr(between.size), final_), out);
+}
+
+// Of the call's end any tag, by itself and again and again: models leave some out and write others twice.
+Verdict AnswerParser::take_end_tag(size_t lead) {
+  bool partial = false;
+  for (const std::string_view tag : end_tags_) {
+    const Match here = match(tag, view().substr(lead));
+    partial |= here.partial();
+    if (!here.full() && !(here.partial() && final_)) continue;
+    at_ += lead + here.size;
+    closed_ = true;
+    return Verdict::kYes;
   }
-  const Match end = match(syntax_.end, text);
-  if (end.partial() && !final_) return false;
-  size_t size = end.size;
-  if (!end.full() && !end.partial()) {  // some of the markers: whole ones only
-    const size_t mark = text.substr(0, size).find_last_of(">]}");
-    size = mark == std::string_view::npos ? 0 : mark + 1;
+  return partial ? Verdict::kMore : Verdict::kNo;
+}
+
+// What still belongs to a call is taken piece by piece, until there is another call, or content.
+bool AnswerParser::step_after_call(Events& out) {
+  const size_t space = space_before(view());
+  // Braces too many are the call's if more of it follows, or nothing.
+  const bool braces = syntax_.form != Form::kTagged && !closed_;
+  const size_t lead = braces ? std::min(view().find_first_not_of(" \n\t\r}"), view().size()) : space;
+  if (lead == view().size()) {
+    if (final_) at_ += lead;
+    return false;
   }
-  at_ += lead + size;
+  Verdict taken = take_fence(lead);
+  if (taken == Verdict::kNo) taken = take_next_call(lead, out);
+  if (taken == Verdict::kNo) taken = take_end_tag(lead);
+  if (taken != Verdict::kNo) return taken == Verdict::kYes;
+  at_ += space;
   state_ = State::kContent;
   drop_space_ = true;
   return true;
-}
-
-bool AnswerParser::knows_tool(const std::string& name) const {
-  return std::ranges::find(reading_.tools, name, &ToolShape::name) != reading_.tools.end();
 }
 
 AnswerParser::Events joined(const AnswerParser::Events& events) {

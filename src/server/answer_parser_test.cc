@@ -145,9 +145,191 @@ TEST(AnswerParser, AKnownToolsObjectNeedsNoWordsAround) {
   EXPECT_EQ(shown(syntax, "So: " + f), "So: " + f);  // not at the start
 }
 
+// Braces and tags that are there twice, and calls within one pair of tags.
+TEST(AnswerParser, TheEndOfACallLeavesNothing) {
+  auto syntax = hermes(), bare = hermes(), list = hermes(), name = named();
+  bare.syntax.calls.begin = bare.syntax.calls.end = bare.syntax.calls.between = "";
+  list.syntax.calls.begin = "[TOOL_CALLS][";
+  list.syntax.calls.between = ",";
+  list.syntax.calls.end = "]";
+  const std::string f = "{\"name\": \"f\", \"arguments\": {}}", g = "{\"name\": \"g\", \"arguments\": {\"a\": 1}}";
+  const std::string h = "{\"name\": \"h\", \"arguments\": {}}", fg = "|f({})||g({\"a\": 1})|";
+  const std::string tags = "<tool_call>\n<function=f>\n</function>";
+  const auto expect = [](AnswerReading reading, const std::string& text, const std::string& wanted) {
+    reading.tools.push_back({"f", {}});
+    reading.tools.push_back({"g", {}});
+    EXPECT_EQ(shown(reading, text), wanted);
+    EXPECT_EQ(read(reading, text, 1), read(reading, text)) << text;
+  };
+  expect(syntax, "<tool_call>\n" + f + "}\n</tool_call>", "|f({})|");
+  expect(syntax, "<tool_call>\n" + f + "}} }", "|f({})|");
+  expect(syntax, "<tool_call>\n" + f + "}\n</tool_call>\n<tool_call>\n" + g + "\n</tool_call>", fg);
+  expect(syntax, "<tool_call>\n" + f + "\n</tool_call></tool_call>\n</tool_call>", "|f({})|");
+  expect(syntax, "<tool_call>\n" + f + "\n</tool_call></tool_call>\n<tool_call>\n" + g + "\n</tool_call>", fg);
+  expect(syntax, "<tool_call>\n" + f + "\n</tool_call></tool_call>\ndone", "|f({})|done");
+  expect(syntax, "<tool_call>\n" + f + "\n" + g + "\n</tool_call>", fg);
+  expect(syntax, "<tool_call>\n" + f + "}\n" + g + "}\n</tool_call>", fg);
+  expect(bare, f + "}", "|f({})|");
+  expect(bare, "```json\n" + f + "}\n```", "|f({})|");
+  expect(list, "[TOOL_CALLS][" + f + "}, " + g + "}]]", fg);
+  expect(name, "[TOOL_CALLS]f[CALL_ID]a[ARGS]{}}[TOOL_CALLS]g[CALL_ID]b[ARGS]{}", "|fa({})||gb({})|");
+  expect(tagged(), tags + "\n</tool_call>\n</tool_call>", "|f({})|");
+  expect(tagged(), tags + "</function>\n</tool_call>", "|f({})|");
+  // Power: what does not belong to the call is content, and so is what would begin none.
+  expect(syntax, "<tool_call>" + f + "} is it", "|f({})|} is it");
+  expect(syntax, "<tool_call>" + f + "</tool_call>}", "|f({})|}");
+  expect(syntax, "<tool_call>" + f + "</tool_call> </tool", "|f({})|");
+  expect(syntax, "<tool_call>" + f + "</tool_call>a</tool_call>", "|f({})|a</tool_call>");
+  expect(syntax, "<tool_call>" + f + "\n" + h + "</tool_call>", "|f({})|" + h + "</tool_call>");
+  expect(syntax, "<tool_call>" + f + "</tool_call>" + g, "|f({})|" + g);
+  expect(list, "[TOOL_CALLS][" + f + "], " + g, "|f({})|, " + g);
+  expect(tagged(), tags + "}", "|f({})|}");
+}
+
+TEST(AnswerParser, WordsAroundACallStayApart) {
+  const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+  const std::string text = call + " and text " + call + call + " end" + call + " \n";
+  EXPECT_EQ(shown(hermes(), text), "|f({})|and text|f({})||f({})|\nend|f({})|");
+  EXPECT_EQ(read(hermes(), text, 1), read(hermes(), text));
+  EXPECT_EQ(shown(hermes(), "<think>hm</think>" + call + "a <b"), "{hm}|f({})|a <b");  // nothing was said before it
+}
+
+// Qwen3-Coder leaves out <tool_call> before a call, and writes it behind.
+TEST(AnswerParser, TheLastTagBeginsACallOfAKnownTool) {
+  auto syntax = tagged();
+  syntax.tools.push_back({"g", {}});
+  const auto expect = [&](const std::string& text, const std::string& wanted) {
+    EXPECT_EQ(shown(syntax, text), wanted);
+    for (const size_t piece : {1, 2, 3, 7}) EXPECT_EQ(read(syntax, text, piece), read(syntax, text)) << text;
+    for (size_t cut = 0; cut <= text.size(); ++cut) {
+      AnswerParser parser(syntax);
+      Events out;
+      parser.push(text.substr(0, cut), out);
+      parser.push(text.substr(cut), out);
+      parser.finish(out);
+      EXPECT_EQ(joined(out), read(syntax, text)) << text.substr(0, cut);
+    }
+  };
+  const std::string f = "<function=f>\n<parameter=text>\nZZ\n</parameter>\n</function>", end = "\n</tool_call>";
+  const std::string called = "|f({\"text\": \"ZZ\"})|";
+  expect(f + end, called);
+  expect("I look.\n\n" + f + end, "I look." + called);
+  expect("<think>hm</think>\n" + f + end, "{hm}" + called);
+  expect(f + end + "\n<tool_call>\n" + f + end, called + called);
+  expect(f + "\n<function=g>\n</function>" + end, called + "|g({})|");
+  expect("<tool_call>\n" + f + "\n<function=g></function>" + end, called + "|g({})|");
+  expect("<tool_call> is <function=g>\n</function>" + end + " done", "<tool_call> is|g({})|\ndone");
+  // Unknown names and prose are text.
+  for (const std::string text :
+       {"<function=h>\n<parameter=text>\nZZ\n</parameter>\n</function>", "write <function=f> to call it",
+        "<function=", "<function=f", "<function=f>", "<function=f>\n<param", "<function=f g>\n</function>",
+        "<function=ff>\n</function>", "<function=f>\n</tool_call>", "function=f>\n</function>"})
+    expect(text, text);
+  syntax.calls = false;  // the request offered none
+  expect(f, f);
+  // Only what may become a call is held back.
+  syntax.calls = true;
+  AnswerParser parser(syntax);
+  Events events;
+  parser.push("see <function=no", events);
+  ASSERT_EQ(events.size(), 1u);
+  parser.push("body>", events);
+  EXPECT_EQ(joined(events)[0].text, "see <function=nobody>");
+}
+
 TEST(AnswerParser, ReadsNamesAndIds) {
   EXPECT_EQ(shown(named(), "[TOOL_CALLS]f[CALL_ID]abc[ARGS]{\"a\": \"\\\"}\"}[TOOL_CALLS]g[CALL_ID]d[ARGS]{}"),
             "|fabc({\"a\": \"\\\"}\"})||gd({})|");
+}
+
+// json.loads, and every client, refuses a line end or a tab within a string.
+TEST(AnswerParser, ControlCharactersInArgumentsAreEscaped) {
+  auto no_id = named();
+  no_id.syntax.calls.has_id = false;
+  no_id.syntax.calls.after_name = "[ARGS]";
+  const std::string raw = "{\n\t\"a\": \"x\n\ty\\\n\\\\\n\r\x01\x1f\",\r\n \"b\": 1}";
+  const std::string clean = R"(x\n\ty\n\\\n\r\u0001\u001f)";
+  const std::string wanted = "|f({\n\t\"a\": \"" + clean + "\",\r\n \"b\": 1})|";
+  EXPECT_FALSE(Json::accept(raw)) << "power";
+  const std::vector<std::pair<AnswerReading, std::string>> answers{
+      {hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": " + raw + "}</tool_call>"},
+      {hermes(), "<tool_call>{\"arguments\": " + raw + ", \"name\": \"f\"}</tool_call>"},
+      {no_id, "[TOOL_CALLS]f[ARGS]" + raw}};
+  for (const auto& [reading, text] : answers) {
+    EXPECT_EQ(shown(reading, text), wanted);
+    EXPECT_EQ(read(reading, text, 1), read(reading, text));
+  }
+  const std::string arguments = wanted.substr(3, wanted.size() - 5);
+  EXPECT_EQ(Json::parse(arguments), Json({{"a", "x\n\ty\n\\\n\r\x01\x1f"}, {"b", 1}}));
+  // What is cut within such a string is cut as it was.
+  EXPECT_EQ(shown(hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x\ny"), "|f({\"a\": \"x\\ny)|");
+}
+
+TEST(AnswerParser, ArgumentsThatStandForAnObjectAreOne) {
+  const auto call = [](const std::string& arguments, bool first = false) {
+    const std::string named = R"("name": "f")", them = R"("arguments": )" + arguments;
+    return "<tool_call>{" + (first ? them + ", " + named : named + ", " + them) + "}</tool_call>";
+  };
+  const std::vector<std::pair<std::string, std::string>> answers{
+      {R"("{\"place\": \"Bonn\"}")", R"({"place": "Bonn"})"},
+      {R"(" {\"a\": [\"}\"]}\n")", R"({"a": ["}"]})"},
+      {R"("{\"a\": \"x\ny\"}")", R"({"a": "x\ny"})"},  // its escape was the string's
+      {"\"{\\\"a\\\":\n1}\"", "{\"a\":\n1}"},
+      {"null", "{}"},
+      {R"("Bonn")", R"("Bonn")"},
+      {R"("{\"a\": ")", R"("{\"a\": ")"},
+      {R"("{} {}")", R"("{} {}")"},
+      {R"("")", R"("")"},
+      {"5", "5"},
+      {"nullable", "nullable"},
+      {R"([{"a": 1}])", R"([{"a": 1}])"}};
+  for (const auto& [written, wanted] : answers) {
+    for (const bool first : {false, true}) {
+      EXPECT_EQ(shown(hermes(), call(written, first)), "|f(" + wanted + ")|");
+      EXPECT_EQ(read(hermes(), call(written, first), 1), read(hermes(), call(written, first)));
+    }
+  }
+  // What was cut within them is no JSON, and what the model forgot to end is forgiven.
+  const std::string begin = R"(<tool_call>{"name": "f", "arguments": )";
+  EXPECT_EQ(shown(hermes(), begin + "null"), "|f({})|");
+  for (const std::string text : {"null", "5", R"("{\"a\": \"x)"}) {
+    const std::string cut = shown(hermes(), begin + text, true);
+    ASSERT_TRUE(cut.starts_with("|f(") && cut.ends_with(")|")) << cut;
+    EXPECT_FALSE(Json::accept(cut.substr(3, cut.size() - 5))) << cut;
+  }
+  // Until it is whole nothing of such a string is sent.
+  AnswerParser parser(hermes());
+  Events events;
+  parser.push(begin + R"("{\"place\": \"Bonn\"})", events);
+  ASSERT_EQ(events.size(), 1u);
+  parser.push("\"", events);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1].text, R"({"place": "Bonn"})");
+}
+
+TEST(AnswerParser, ArgumentsUnderAnotherKeyAreFound) {
+  const auto call = [](const std::string& members) { return "<tool_call>\n{" + members + "}\n</tool_call>"; };
+  const auto expect = [&](const std::string& members, const std::string& wanted) {
+    EXPECT_EQ(shown(hermes(), call(members)), wanted);
+    EXPECT_EQ(read(hermes(), call(members), 1), read(hermes(), call(members)));
+  };
+  expect(R"("name": "f", "parameters": {"place": "Bonn"})", R"(|f({"place": "Bonn"})|)");
+  expect(R"("input": {"a": "}"}, "name": "f")", R"(|f({"a": "}"})|)");
+  expect(R"("type": "function", "name": "f", "args": {"a": 1}, "id": "x")", R"(|f({"a": 1})|)");
+  expect("\"name\": \"f\", \"args\": {\"a\": \"x\ny\"}", R"(|f({"a": "x\ny"})|)");
+  expect(R"("name": "f")", "|f({})|");
+  // The key that is expected is the one that counts, wherever it comes.
+  expect(R"("name": "f", "meta": {"a": 1}, "arguments": {"b": 2})", R"(|f({"b": 2})|)");
+  expect(R"("meta": {"a": 1}, "arguments": {"b": 2}, "name": "f")", R"(|f({"b": 2})|)");
+  // Which of two they are, or whether they are there, nobody can tell.
+  for (const std::string members : {R"("name": "f", "a": {}, "b": {})", R"("name": "f", "place": "Bonn")",
+                                    R"("name": "f", "parameters": [1])", R"("parameters": {"a": 1})"})
+    expect(members, call(members));
+  // A tool that is described looks the same, where no words around it say that it is called.
+  auto known = hermes();
+  known.tools = {{"f", {}}};
+  const std::string described = R"({"name": "f", "parameters": {"type": "object"}})";
+  EXPECT_EQ(shown(known, described), described);
 }
 
 TEST(AnswerParser, TagsBecomeJsonByTheSchema) {
@@ -248,7 +430,13 @@ TEST(AnswerParser, ChunkedEqualsWhole) {
                                        "```json",
                                        "``",
                                        "`",
-                                       "</"};
+                                       "</",
+                                       "<function=f>",
+                                       "\"other\": {\"b\": 1}",
+                                       "\"arguments\": ",
+                                       "\"{\\\"a\\\":1}\"",
+                                       "null",
+                                       "\"x\ny\""};
   std::mt19937 random(1);
   int calls = 0, plain = 0;
   for (int round = 0; round < 3000; ++round) {

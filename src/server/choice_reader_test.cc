@@ -90,6 +90,15 @@ TEST_F(ChatAnswers, AStreamIsTheWholeInPieces) {
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(joined["tool_calls"][i]["function"], whole["tool_calls"][i]["function"]);
 }
 
+TEST_F(ChatAnswers, WordsAroundACallStayApart) {
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  const Json body = asking(call + " and text " + call + " end");
+  for (const Json& message : {choice(body)["message"], streamed(body)}) {
+    EXPECT_EQ(message["content"], "and text\nend");
+    EXPECT_EQ(message["tool_calls"].size(), 2u);
+  }
+}
+
 // As vLLM's, SGLang's and llama.cpp's clients ask for it. Calls are read all the same.
 TEST_F(ChatAnswers, ThoughtsGoWhereTheRequestWantsThem) {
   const auto said = [&](const char* field, const Json& value, const std::string& answer) {

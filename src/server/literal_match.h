@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <vector>
 
 namespace kvilt::server {
 
@@ -47,6 +48,22 @@ inline Match match(std::string_view pattern, std::string_view text) {
     ++p;
   }
   return {Match::How::kFull, at};
+}
+
+// The first tag of a literal; all of it where it has none.
+inline std::string_view first_tag(std::string_view literal) {
+  const size_t at = literal.find_first_of(">]");
+  return at == std::string_view::npos ? literal : literal.substr(0, at + 1);
+}
+
+// Its tags, one after the other.
+inline std::vector<std::string_view> tags_of(std::string_view literal) {
+  std::vector<std::string_view> out;
+  while (!(literal = trimmed(literal)).empty()) {
+    out.push_back(first_tag(literal));
+    literal.remove_prefix(out.back().size());
+  }
+  return out;
 }
 
 struct Place {

@@ -1,6 +1,7 @@
 #include "server/message_parser.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/begun_literal.h"
 #include "server/literal_match.h"
@@ -168,7 +169,7 @@ bool MessageParser::step_call_head(Events& out) {
   }
   at_ += view().size() - text.size();
   out.push_back({Kind::kCallStart, name_, calls_++, ""});
-  scan_ = {};
+  arguments_ = {};
   state_ = State::kArguments;
   if (!ended) return true;
   const bool broken = text.empty() && cut_;
@@ -179,13 +180,10 @@ bool MessageParser::step_call_head(Events& out) {
 }
 
 bool MessageParser::step_arguments(Events& out) {
-  const std::string_view text = view();
-  size_t size = 0;
-  bool ended = false;
-  while (size < text.size() && !ended) ended = scan_.take(text[size++]) == JsonScan::Step::kLast;
-  if (size > 0) out.push_back({Kind::kArguments, std::string(text.substr(0, size)), calls_ - 1, ""});
-  at_ += size;
-  if (!ended) return false;
+  JsonArguments::Piece piece = arguments_.take(view());
+  at_ += piece.size;
+  if (!piece.json.empty()) out.push_back({Kind::kArguments, std::move(piece.json), calls_ - 1, ""});
+  if (!piece.ended) return false;
   out.push_back({Kind::kCallEnd, "", calls_ - 1, ""});
   state_ = State::kAfterCall;
   return true;

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json_scan.h"
 #include "server/answer_event.h"
+#include "server/json_arguments.h"
 
 namespace kvilt::server {
 
@@ -62,7 +62,7 @@ class MessageParser {
   bool final_ = false, cut_ = false;
   int calls_ = 0;
   std::string header_, name_;  // of a call whose arguments have not begun
-  JsonScan scan_;
+  JsonArguments arguments_;
 };
 
 }  // namespace kvilt::server

@@ -87,6 +87,11 @@ TEST(MessageParser, ReadsCalls) {
   EXPECT_EQ(said(reading, call.substr(0, call.size() - 2)), "|f({\"a\":)|");
 }
 
+TEST(MessageParser, ControlCharactersInArgumentsAreEscaped) {
+  EXPECT_EQ(said(harmony(), "<|channel|>commentary to=functions.f json<|message|>{\n\"a\": \"x\ny\\\n\"}"),
+            "|f({\n\"a\": \"x\\ny\\n\"})|");
+}
+
 TEST(MessageParser, WhatLooksLikeAMarkIsText) {
   const auto reading = harmony();
   for (const std::string text : {"a <|end|> b", "<|start|>assistant", "<|channel|>final<|message|>x", "a <|return|> b",
