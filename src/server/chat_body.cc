@@ -49,9 +49,7 @@ Result<std::vector<Prompt>> document_prompts(const Service& service, const Call&
 }
 
 std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body, NamedDocuments* named) {
-  if (const Json effort = body.value("reasoning_effort", Json()); !effort.is_null()) {
-    if (auto error = set_effort(body, effort, "reasoning_effort")) return error;
-  }
+  if (auto error = settle_thinking(body)) return error;
   if (auto error = settle_custom_tools(body)) return error;
   const auto has_room = [&](size_t bytes) { return service.take_room_for(call, bytes); };
   auto filled = service.knowledge().fill(call.caller.tenant->name(), body, has_room);

@@ -22,12 +22,17 @@ TEST(ChatBody, EffortsReachThePromptByEveryRoute) {
   const auto told = ids(chat, {{"chat_template_kwargs", {{"reasoning_effort", "low"}, {"enable_thinking", true}}}});
   EXPECT_EQ(ids(chat, {{"reasoning_effort", "low"}}), told);
   EXPECT_EQ(ids("/v1/responses", {{"reasoning", {{"effort", "low"}}}}), told);
+  EXPECT_EQ(ids(chat, {{"reasoning", {{"effort", "low"}}}}), told);
   EXPECT_NE(ids(chat, Json::object()), told) << "power";
   const auto thinks = ids("/v1/messages", {{"thinking", {{"type", "adaptive"}}}});
   EXPECT_EQ(thinks, ids(chat, {{"chat_template_kwargs", {{"enable_thinking", true}}}}));
   const auto none = ids("/v1/messages", {{"thinking", {{"type", "disabled"}}}});
   EXPECT_EQ(none, ids(chat, {{"chat_template_kwargs", {{"enable_thinking", false}}}}));
   EXPECT_EQ(ids("/v1/messages", Json::object()), none) << "who does not ask for thoughts";
+  for (const Json& off : {Json{{"enable_thinking", false}}, Json{{"thinking", {{"type", "disabled"}}}},
+                          Json{{"reasoning", {{"enabled", false}}}}})
+    EXPECT_EQ(ids(chat, off), none) << off;
+  EXPECT_EQ(ids(chat, {{"thinking", {{"type", "enabled"}}}}), thinks);
   EXPECT_NE(thinks, none) << "power";
 
   const std::string body = R"({"messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "low"})";

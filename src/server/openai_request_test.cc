@@ -502,6 +502,17 @@ TEST(ParseChat, ToolsAreFunctionsAndCustomOnes) {
 TEST(ParseChat, WhatIsNotUsedIsNotJudged) {
   const Json user = Json::array({{{"role", "user"}, {"content", "x"}}});
   for (const Json& who : {Json(5), Json::object(), Json(std::string(2000, 'u'))})
+  EXPECT_EQ(thoughts(R"(, "reasoning": {"exclude": true})"), Thoughts::kLeftOut);
+  EXPECT_EQ(thoughts(R"(, "reasoning": {"exclude": false}, "include_reasoning": true)"), Thoughts::kApart);
+  EXPECT_EQ(thoughts(R"(, "reasoning": {"effort": "low"}, "include_reasoning": false)"), Thoughts::kLeftOut);
+  for (const char* wrong : {R"("exclude": 1)", R"("exclude": true)"}) {
+    const auto refused = parse_chat(Json::parse(std::string(R"({"messages": [{"role": "user", "content": "x"}],
+            "include_reasoning": true, "reasoning": {)") +
+                                                wrong + "}}"),
+                                    {});
+    ASSERT_FALSE(refused.ok()) << wrong;
+    EXPECT_EQ(refused.error().param, "reasoning.exclude");
+  }
     EXPECT_TRUE(parse_chat({{"messages", user}, {"user", who}, {"metadata", who}}, {}).ok()) << who;
 }
 
