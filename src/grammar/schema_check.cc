@@ -71,6 +71,14 @@ constexpr std::array kNeverEmpty = {"email",
                                     "uri",
                                     "relative-json-pointer"};
 
+// Keywords that hold schemas: by name, in a list, one.
+constexpr std::array kNamed = {"properties", "patternProperties", "$defs", "definitions"};
+constexpr std::array kListed = {"anyOf", "oneOf", "allOf", "prefixItems"};
+constexpr std::array kInside = {"items", "additionalProperties", "propertyNames", "unevaluatedItems",
+                                "unevaluatedProperties"};
+
+constexpr size_t kMostElsewhere = 64;
+
 std::string short_text(const std::string& text) { return text.size() <= 64 ? text : text.substr(0, 64) + "..."; }
 
 bool is_of(const Json& value, std::string_view type) {
@@ -96,10 +104,42 @@ bool needs_type(const Json& schema) {
          std::ranges::none_of(kRuling, [&](const char* word) { return schema.contains(word); });
 }
 
+// What a $ref leads to; null: nothing. T: Json, const or not.
+template <class T>
+T* at_ref(T& root, std::string_view ref) {
+  T* at = &root;
+  for (ref.remove_prefix(std::min<size_t>(ref.size(), 1)); !ref.empty();) {  // the #
+    ref.remove_prefix(1);                                                    // and a slash before each name
+    const std::string name(ref.substr(0, ref.find('/')));
+    ref.remove_prefix(name.size());
+    const auto found = at->find(name);
+    if (found == at->end()) return nullptr;
+    at = &*found;
+  }
+  return at;
+}
+
+// Whether a $ref leads to a place where a keyword holds a schema, or to the root.
+bool leads_to_schema(std::string_view ref) {
+  const auto is_in = [](const auto& words, std::string_view name) {
+    return std::ranges::any_of(words, [&](const char* word) { return word == name; });
+  };
+  bool schema = true;  // or else schemas by name
+  for (ref.remove_prefix(1); !ref.empty();) {
+    const std::string_view name = ref.substr(1, ref.find('/', 1) - 1);
+    ref.remove_prefix(name.size() + 1);
+    if (schema && !is_in(kNamed, name) && !is_in(kInside, name)) return false;
+    schema = !schema || is_in(kInside, name);
+  }
+  return schema;
+}
+
 class SchemaWalk {
  public:
   explicit SchemaWalk(const Json& root) : root_(root) {}
   Status schema(Json& schema, const std::string& path, int level);
+  // Those that only a $ref leads to (#/components/schemas/a). root: the same as before.
+  Status elsewhere(Json& root);
 
  private:
   static Status bad(const std::string& path, const std::string& what) {
@@ -108,6 +148,7 @@ class SchemaWalk {
   Status one_ruling(Json& schema, const std::string& path);
   Status each(Json& schema, const char* keyword, const std::string& path, int level);
   Status inside(Json& schema, const char* keyword, const std::string& path, int level);
+  Status ref(const Json& ref, const std::string& path);
   static Status required(const Json& schema, const std::string& path);
   static Status types(const Json& schema, const std::string& path);
   static Status keys(const Json& schema, const std::string& path);
@@ -118,7 +159,8 @@ class SchemaWalk {
   bool exclude_each_other(const Json& branches) const;
   Status one_of(Json& schema, const std::string& path) const;
 
-  const Json& root_;  // what a $ref begins at
+  const Json& root_;                    // what a $ref begins at
+  std::vector<std::string> elsewhere_;  // $refs to places that no keyword leads to
 };
 
 // `type` beside const and enum is a second condition: it is met here or not at all.
@@ -239,17 +281,8 @@ const Json* SchemaWalk::resolved(const Json& schema) const {
     if (!at->is_object()) return nullptr;
     const auto ref = at->find("$ref");
     if (ref == at->end()) return at;
-    if (!ref->is_string()) return nullptr;
-    std::string_view left = ref->get_ref<const std::string&>();
-    at = &root_;
-    for (left.remove_prefix(std::min<size_t>(left.size(), 1)); !left.empty();) {  // the #
-      left.remove_prefix(1);                                                      // and a slash before each name
-      const std::string name(left.substr(0, left.find('/')));
-      left.remove_prefix(name.size());
-      const auto found = at->find(name);
-      if (found == at->end()) return nullptr;
-      at = &*found;
-    }
+    at = ref->is_string() ? at_ref(root_, ref->get_ref<const std::string&>()) : nullptr;
+    if (!at) return nullptr;
   }
   return nullptr;
 }
@@ -329,6 +362,32 @@ Status SchemaWalk::inside(Json& schema, const char* keyword, const std::string& 
   return this->schema(*found, fmt::format("{}/{}", path, keyword), level + 1);
 }
 
+Status SchemaWalk::ref(const Json& ref, const std::string& path) {
+  if (!ref.is_string()) return bad(path, "$ref must be a string");
+  const auto& where = ref.get_ref<const std::string&>();
+  if (where != "#" && !where.starts_with("#/"))
+    return bad(path, fmt::format("$ref '{}' is not inside this schema", short_text(where)));
+  if (where.find_first_of("~%") != std::string::npos)
+    return bad(path, "$ref with escapes (~, %) is not supported: give the definition a plain name");
+  if (where.ends_with('/') || where.find("//") != std::string::npos)  // xgrammar leaves empty names out
+    return bad(path, fmt::format("$ref '{}' has an empty name", short_text(where)));
+  if (leads_to_schema(where) || std::ranges::find(elsewhere_, where) != elsewhere_.end()) return {};
+  if (elsewhere_.size() == kMostElsewhere)
+    return bad(path, fmt::format("more than {} $refs lead elsewhere than to $defs", kMostElsewhere));
+  elsewhere_.push_back(where);
+  return {};
+}
+
+Status SchemaWalk::elsewhere(Json& root) {
+  for (size_t i = 0; i < elsewhere_.size(); ++i) {  // one may name others
+    const std::string where = elsewhere_[i];
+    Json* const target = at_ref(root, where);
+    if (!target) return bad("", fmt::format("$ref '{}' leads to nothing", short_text(where)));
+    KVILT_TRY(schema(*target, where.substr(1), 1));
+  }
+  return {};
+}
+
 Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
   if (level > kMostSchemaLevels) return bad(path, fmt::format("is deeper than {} levels", kMostSchemaLevels));
   if (schema.is_boolean()) return {};
@@ -339,36 +398,29 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
     const bool says_nothing = (word == "not" || word == "uniqueItems") && found != schema.end() && *found == false;
     if (found != schema.end() && !says_nothing) return bad(path, fmt::format("'{}' is not supported", word));
   }
-  if (const auto ref = schema.find("$ref"); ref != schema.end()) {
-    if (!ref->is_string()) return bad(path, "$ref must be a string");
-    const auto& where = ref->get_ref<const std::string&>();
-    if (where != "#" && !where.starts_with("#/"))
-      return bad(path, fmt::format("$ref '{}' is not inside this schema", short_text(where)));
-    if (where.find_first_of("~%") != std::string::npos)
-      return bad(path, "$ref with escapes (~, %) is not supported: give the definition a plain name");
-  }
+  if (const auto found = schema.find("$ref"); found != schema.end()) KVILT_TRY(ref(*found, path));
   KVILT_TRY(one_ruling(schema, path));
   KVILT_TRY(required(schema, path));
   KVILT_TRY(types(schema, path));
   KVILT_TRY(keys(schema, path));
   drop_least_length(schema);
   open_up(schema);
-  for (const char* word :
-       {"properties", "patternProperties", "$defs", "definitions", "anyOf", "oneOf", "allOf", "prefixItems"}) {
-    KVILT_TRY(each(schema, word, path, level));
-  }
+  for (const char* word : kNamed) KVILT_TRY(each(schema, word, path, level));
+  for (const char* word : kListed) KVILT_TRY(each(schema, word, path, level));
   // A name is a string, whether or not its schema says so.
   if (const auto names = schema.find("propertyNames");
       names != schema.end() && names->is_object() && needs_type(*names))
     (*names)["type"] = "string";
-  for (const char* word :
-       {"items", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties"})
-    KVILT_TRY(inside(schema, word, path, level));
+  for (const char* word : kInside) KVILT_TRY(inside(schema, word, path, level));
   return one_of(schema, path);
 }
 
 }  // namespace
 
-Status settle_schema(nlohmann::ordered_json& schema) { return SchemaWalk(schema).schema(schema, "", 1); }
+Status settle_schema(nlohmann::ordered_json& schema) {
+  SchemaWalk walk(schema);
+  KVILT_TRY(walk.schema(schema, "", 1));
+  return walk.elsewhere(schema);
+}
 
 }  // namespace kvilt

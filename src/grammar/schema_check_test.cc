@@ -120,6 +120,33 @@ TEST(SchemaCheck, OneOfDefinitionsThatMayBothFitIsRefused) {
   }
 }
 
+// Of a schema that no keyword holds nothing is passed over either.
+TEST(SchemaCheck, WhatOnlyARefLeadsToIsSettledToo) {
+  const auto with = [](const std::string& ref, const std::string& c) {
+    return wrong_with((R"({"type":"object","properties":{"p":{"$ref":")" + ref + R"("}},"components":{"a":)" +
+                       R"({"type":"array","items":{"$ref":"#/components/b"}},"b":{"$ref":"#/components/c"},"c":)" + c +
+                       "}}")
+                          .c_str());
+  };
+  EXPECT_EQ(with("#/components/a", R"({"type":"string"})"), "");
+  EXPECT_EQ(with("#/components/a", R"({"anyOf":[true],"type":"string"})"),
+            "schema at /components/c: 'type' beside 'anyOf' is not supported: put it inside");
+  EXPECT_EQ(with("#/properties/p", R"({"anyOf":[true],"type":"string"})"), "") << "power: nothing leads there";
+  EXPECT_NE(with("#/components/x", "true").find("'#/components/x' leads to nothing"), std::string::npos);
+  EXPECT_NE(with("#/components/a/type", "true").find("at /components/a/type: must be an object"), std::string::npos);
+  for (const char* empty : {"#/components//a", "#/$defs/", "#/"})
+    EXPECT_NE(with(empty, "true").find("has an empty name"), std::string::npos) << empty;
+  Json many = {{"type", "object"}, {"properties", Json::object()}, {"x", Json::object()}};
+  for (int i = 0; i < 65; ++i) {
+    const std::string name = "n" + std::to_string(i);
+    many["properties"][name] = {{"$ref", "#/x/" + name}};
+    many["x"][name] = {{"title", "t"}, {"type", "null"}};
+    Json settled = many;
+    EXPECT_EQ(settle_schema(settled).ok(), i < 64) << i;
+    EXPECT_EQ(settled["x"][name].contains("title"), i == 64);
+  }
+}
+
 TEST(SchemaCheck, ALeastLengthThatAFormatHasAnywayIsTakenOut) {
   const auto kept = [](const char* rest) {
     Json schema = Json::parse(std::string(R"({"type":"string",)") + rest + "}");
