@@ -50,6 +50,21 @@ TEST(ChatBody, EffortsReachThePromptByEveryRoute) {
             "reasoning.effort");
 }
 
+// What they become: old_calls_test.cc.
+TEST(ChatBody, CallsOfTheFirstFormAreReadByEveryRoute) {
+  LiveServer running;
+  const auto reply = [&](const char* path, const char* call) {
+    return running.post(path, std::string(R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant",
+        "content": null, "function_call": {"name": "f", "arguments": )") +
+                                  call + R"(}}, {"role": "function", "name": "f", "content": "x"}]})");
+  };
+  for (const char* path :
+       {"/v1/chat/completions", "/v1/chat/completions/input_tokens", "/tokenize", "/apply-template"}) {
+    EXPECT_EQ(reply(path, R"("{}")")->status, 200) << path;
+    EXPECT_EQ(error_of(reply(path, "5"))["param"], "messages[1].function_call.arguments") << path;
+  }
+}
+
 TEST(ChatBody, TheServersWordsReachPromptsThatDoNotSayThem) {
   ServerOptions options;
   options.chat_template_kwargs = R"({"enable_thinking": false, "tone": "dry"})";
