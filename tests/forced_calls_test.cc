@@ -301,6 +301,33 @@ TEST_F(ForcedCalls, StrictToolsAsMessages) {
     EXPECT_FALSE(takes(grammar, other)) << other;
 }
 
+// Of several tools, and in whatever way a model writes their arguments.
+TEST_F(ForcedCalls, ARefusedSchemaIsNamedByItsTool) {
+  Constraint calls = forced(true);
+  calls.tools[1].parameters =
+      R"({"type": "object", "properties": {"n": {"type": "object", "properties": {"list": {"type": "array",
+          "uniqueItems": true}}}}})";
+  int tagged = 0, whole = 0;
+  for (const auto& [name, family] : families) {
+    if (family.syntax.calls.form == Form::kNone && !family.syntax.messages.calls()) continue;
+    const bool tags = family.syntax.calls.form == Form::kTagged;
+    ++(tags ? tagged : whole);
+    const auto part = answer_grammar(calls, family.syntax, false);
+    ASSERT_FALSE(part.ok()) << name;
+    EXPECT_EQ(part.error().code, Code::kInvalidArgument);
+    EXPECT_EQ(part.error().message,
+              tags ? "tool 'note_down': parameter 'n': schema at /properties/list: 'uniqueItems' is not supported"
+                   : "tool 'note_down': schema at /properties/n/properties/list: 'uniqueItems' is not supported")
+        << name;
+  }
+  EXPECT_GT(tagged, 0);
+  EXPECT_GT(whole, 0);
+  calls.tools[1].parameters = R"({"type": "object", "properties": {"n": {"enum": []}}})";
+  const auto none = answer_grammar(calls, families.at("Qwen3-Coder").syntax, false);
+  ASSERT_FALSE(none.ok());
+  EXPECT_TRUE(none.error().message.starts_with("tool 'note_down': parameter 'n': ")) << none.error().message;
+}
+
 TEST_F(ForcedCalls, WhatIsNotUnderstoodIsRefused) {
   for (const char* name : {"smollm3"}) {
     const auto part = answer_grammar(forced(false), families.at(name).syntax, false);

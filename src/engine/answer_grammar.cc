@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json_size.h"
 #include "grammar/lark.h"
+#include "grammar/schema_check.h"
 
 namespace kvilt {
 namespace {
@@ -36,6 +37,14 @@ Result<Json> schema_of(const std::string& text, const std::string& what) {
   return schema;
 }
 
+Error told_of(const std::string& whose, const Error& why) { return error(why.code, "{}: {}", whose, why.message); }
+
+// Settled by itself, so that an error says whose schema it is: that of a whole grammar would not.
+Status settle_of(const std::string& whose, Json& schema) {
+  const Status settled = settle_schema(schema);
+  return settled.ok() ? Status() : told_of(whose, settled.error());
+}
+
 void add_word(const std::string& word, Parts& out) {
   if (!word.empty()) out.push_back(GrammarPart::word(word));
 }
@@ -44,7 +53,7 @@ void add_word(const std::string& word, Parts& out) {
 Result<GrammarPart> input_of(const Constraint::Tool& tool, Spelling spelling) {
   const auto ebnf = tool.input_form == Constraint::Form::kRegex ? pattern_to_ebnf(tool.input, spelling)
                                                                 : lark_to_ebnf(tool.input, spelling);
-  if (!ebnf.ok()) return error(ebnf.error().code, "tool '{}': {}", tool.name, ebnf.error().message);
+  if (!ebnf.ok()) return told_of(fmt::format("tool '{}'", tool.name), ebnf.error());
   return GrammarPart::ebnf(*ebnf);
 }
 
@@ -84,8 +93,10 @@ bool is_plain_text(const Json& schema) {
   return schema.value("type", Json()) == "string";
 }
 
-// One parameter between its tags. Of a string's schema const and enum are held to, its length and pattern are not.
-Result<GrammarPart> tagged_value(const CallSyntax& c, const std::string& key, Json schema, const Json& definitions) {
+// One parameter, `whose`, between its tags. Of a string's schema const and enum are held to, its length and pattern are
+// not.
+Result<GrammarPart> tagged_value(const CallSyntax& c, const std::string& whose, const std::string& key, Json schema,
+                                 const Json& definitions) {
   const bool plain = is_plain_text(schema);
   const std::string head = c.key_begin + key + (plain ? c.key_end : c.other_key_end);
   if (plain && !schema.contains("const") && !schema.contains("enum")) return GrammarPart::until(head, c.value_end);
@@ -95,13 +106,14 @@ Result<GrammarPart> tagged_value(const CallSyntax& c, const std::string& key, Js
     Parts words;
     for (const Json& value : schema.contains("const") ? Json::array({schema["const"]}) : schema["enum"]) {
       if (value.get_ref<const std::string&>().empty())
-        return error(Code::kInvalidArgument, "parameter '{}': an empty word in its enum is not supported", key);
+        return error(Code::kInvalidArgument, "{}: an empty word in its enum is not supported", whose);
       words.push_back(GrammarPart::word(value.get_ref<const std::string&>()));
     }
-    if (words.empty()) return error(Code::kInvalidArgument, "parameter '{}': its enum is empty", key);
+    if (words.empty()) return error(Code::kInvalidArgument, "{}: its enum is empty", whose);
     out.push_back(GrammarPart::one_of(words));
   } else {
     if (schema.is_object()) schema.update(definitions);  // what its $ref may name
+    KVILT_TRY(settle_of(whose, schema));
     out.push_back(GrammarPart::json(std::move(schema)));
   }
   add_word(c.value_end, out);
@@ -120,7 +132,8 @@ Result<GrammarPart> tagged_call(const CallSyntax& c, const std::string& name, co
   const Json properties = schema.value("properties", Json::object());
   if (!properties.is_object()) return error(Code::kInvalidArgument, "tool '{}': properties must be an object", name);
   for (const auto& [key, value] : properties.items()) {
-    KVILT_ASSIGN(GrammarPart one, tagged_value(c, key, value, definitions));
+    const std::string whose = fmt::format("tool '{}': parameter '{}'", name, key);
+    KVILT_ASSIGN(GrammarPart one, tagged_value(c, whose, key, value, definitions));
     one = GrammarPart::sequence({GrammarPart::space(), std::move(one)});
     const bool needed = std::find(required.begin(), required.end(), Json(key)) != required.end();
     out.push_back(needed ? std::move(one) : GrammarPart::maybe(one));
@@ -146,6 +159,7 @@ Result<Json> schema_of(const Constraint::Tool& tool) {
 Result<GrammarPart> arguments_of(const Constraint::Tool& tool) {
   if (tool.input_form == Constraint::Form::kNone) {
     KVILT_ASSIGN(Json schema, schema_of(tool));
+    KVILT_TRY(settle_of(fmt::format("tool '{}'", tool.name), schema));
     return GrammarPart::json(std::move(schema));
   }
   KVILT_ASSIGN(GrammarPart input, input_of(tool, Spelling::kInJson));

@@ -11,10 +11,7 @@ thread_local Budget* budget_now = nullptr;
 
 }  // namespace
 
-Budget::Budget(std::chrono::duration<double> time, int64_t size)
-    : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(time)), left_(size), outer_(budget_now) {
-  budget_now = this;
-}
+Budget::Budget(double seconds, int64_t size) : time_(seconds), left_(size), outer_(budget_now) { budget_now = this; }
 
 Budget::~Budget() { budget_now = outer_; }
 
@@ -24,7 +21,7 @@ void Budget::grow() {
 }
 
 void Budget::work() {
-  if (++calls_ % kCallsALook == 0 && Clock::now() > end_) throw OverBudget(OverBudget::What::kTime);
+  if (++calls_ % kCallsALook == 0 && time_.passed()) throw OverBudget(OverBudget::What::kTime);
 }
 
 }  // namespace kvilt

@@ -153,7 +153,7 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarPar
                  limits_.bytes);
   if (auto found = cache_.find(text)) return found;
   if (auto why = refused_.find(text)) return *why;
-  const auto patience = std::chrono::duration<double>(limits_.seconds);
+  const auto patience = std::chrono::duration<double>(limits_.wait_seconds);
   if (!turns_.try_acquire_for(std::chrono::duration_cast<std::chrono::milliseconds>(patience)))
     return error(Code::kExhausted, "too many constraints are compiled at once; try again");
   struct Turn {
@@ -182,7 +182,7 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile_new(const std::s
   ++compiled_;
   take_grammar_warning();
   try {
-    const Budget budget(std::chrono::duration<double>(limits_.seconds), limits_.states);
+    const Budget budget(limits_.seconds, limits_.states);
     const auto read = xgrammar::Grammar::FromStructuralTag(text, parts_->tokens);
     if (const auto* wrong = std::get_if<xgrammar::StructuralTagError>(&read))
       return refused(std::visit([](const auto& e) { return std::string(e.what()); }, *wrong));
@@ -193,7 +193,7 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile_new(const std::s
   } catch (const OverBudget& over) {
     const std::string what = over.what_ran_out == OverBudget::What::kSize
                                  ? fmt::format("it has more than {} states", limits_.states)
-                                 : fmt::format("it takes more than {} s", limits_.seconds);
+                                 : fmt::format("it takes more than {} s of work", limits_.seconds);
     const Error why = refused(what + ": use smaller counts and fewer alternatives");
     refused_.add(text, why);
     return why;
@@ -205,24 +205,24 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile_new(const std::s
 }
 
 struct GrammarMatcher::Parts {
-  using Clock = std::chrono::steady_clock;
   std::shared_ptr<const Grammar> grammar;
   xgrammar::GrammarMatcher matcher;
-  int64_t tokens = 0;                       // that were taken
-  std::chrono::duration<double> used = {};  // by all steps
+  int64_t tokens = 0;  // that were taken
+  double used = 0;     // seconds that all steps have worked, each on its thread
 
   // For the next step, of what all steps have.
   double left() const {
     const GrammarLimits& limits = grammar->limits;
-    return limits.answer_seconds + static_cast<double>(tokens + 1) * limits.token_seconds - used.count();
+    return limits.answer_seconds + static_cast<double>(tokens + 1) * limits.token_seconds - used;
   }
   Error over_budget() const {
     const GrammarLimits& limits = grammar->limits;
     if (left() > 0) {
-      return error(Code::kExhausted,
-                   "the constraint is too ambiguous: the next token could not be found within {} s; write its rules so "
-                   "that a text can be read in one way",
-                   limits.mask_seconds);
+      return error(
+          Code::kExhausted,
+          "the constraint is too ambiguous: the next token could not be found within {} s of work; write its rules so "
+          "that a text can be read in one way",
+          limits.mask_seconds);
     }
     return error(Code::kExhausted,
                  "the constraint is too ambiguous: what it allows after {} tokens took more than {} s and {} s a token "
@@ -235,15 +235,13 @@ struct GrammarMatcher::Parts {
   Result<decltype(std::declval<Step>()())> within_budget(Step step) {
     const double all = left();
     if (all <= 0) return over_budget();
-    const auto begin = Clock::now();
-    const auto count = [&] { used += Clock::now() - begin; };
+    const Budget budget(std::min(grammar->limits.mask_seconds, all), INT64_MAX);
     try {
-      const Budget budget(std::chrono::duration<double>(std::min(grammar->limits.mask_seconds, all)), INT64_MAX);
       auto out = step();
-      count();
+      used += budget.seconds();
       return out;
     } catch (const OverBudget&) {
-      count();
+      used += budget.seconds();
       return over_budget();
     } catch (const std::bad_alloc&) {
       throw;

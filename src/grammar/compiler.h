@@ -6,7 +6,7 @@
 // Invariants: what matchers let through is a beginning of a text of the grammar; the end tokens are allowed exactly where
 //             the text may end. Control tokens are never allowed, but those that the compiler was told to know.
 // Threads:    GrammarCompiler: any, several at once. A matcher: one at a time.
-// Cost:       compiling: at most GrammarLimits::seconds of one thread; a mask: `kvilt bench constrained` measures it.
+// Cost:       compiling: at most GrammarLimits::seconds of one thread's own time; a mask: `kvilt bench constrained` measures it.
 // Limits:     a grammar is bounded in bytes, nesting, states and time, and so is the work on one mask, and on all of an
 //             answer: a grammar that is ambiguous enough to explode while it is matched ends that answer with an error.
 #pragma once
@@ -29,12 +29,13 @@
 namespace kvilt {
 
 struct GrammarLimits {
-  double seconds = 5;         // to compile one, and to wait for others that compile
+  double seconds = 5;         // of its thread's own time, to compile one
+  double wait_seconds = 30;   // by the clock, for others that compile
   size_t bytes = 256 << 10;   // of its written form
   int64_t states = 400'000;   // states, edges and masks while it is compiled
   size_t cached = 256 << 20;  // bytes of all that are kept
-  double mask_seconds = .25;  // to fill a mask, or to take a token
-  double answer_seconds = 2;  // for all of an answer, and for each of its tokens so much more
+  double mask_seconds = .25;  // of a thread's own time, to fill a mask, or to take a token
+  double answer_seconds = 2;  // the same for all of an answer, and for each of its tokens so much more
   double token_seconds = .02;
   double refused_seconds = 60;  // a text that had too many states, or took too long, is refused without a new try
 };

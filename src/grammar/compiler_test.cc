@@ -73,6 +73,11 @@ const std::vector<std::pair<const char*, const char*>>& schemas() {
       {R"({"type":"number","exclusiveMinimum":-2.5,"exclusiveMaximum":2.5})", "2.5"},
       {R"({"anyOf":[{"type":"integer"},{"type":"string","maxLength":3}]})", R"("abcd")"},
       {R"({"oneOf":[{"type":"integer"},{"type":"boolean"}]})", R"("ab")"},
+      {R"({"oneOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}],"$defs":{"a":{"type":"object","properties":{)"
+       R"("na":{"const":"ab"},"12":{"type":"boolean"}},"required":["na","12"]},"b":{"type":"object","properties":{)"
+       R"("na":{"enum":["cd","yes"]}},"required":["na"]}}})",
+       R"({"na":"ab"})"},
+      {R"({"type":"string","format":"date","minLength":1})", R"("")"},
       {R"({"allOf":[{"type":"integer"}]})", R"("ab")"},
       {R"({"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":"integer"},)"
        R"("next":{"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]}},"required":["v","next"]}}})",

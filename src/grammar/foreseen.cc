@@ -1,15 +1,14 @@
 #include "grammar/foreseen.h"
 
 #include <bitset>
-#include <chrono>
 #include <string_view>
+
+#include "base/work_clock.h"
 
 namespace kvilt {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr auto kPatience = std::chrono::milliseconds(3);  // most walks take 50 us
+constexpr double kPatience = .003;  // seconds of work; most walks take 50 us
 constexpr std::string_view kSpace = " \n\r\t";
 
 // One answer's text, byte by byte.
@@ -20,7 +19,7 @@ class Walk {
   Result<Foreseen> run() {
     for (bool more = true; more && out_.text.size() < kMostForeseen;) {
       if (matcher_.may_end()) break;
-      out_.late = Clock::now() > end_;
+      out_.late = time_.passed();
       if (out_.late) break;
       KVILT_ASSIGN(more, step());
     }
@@ -63,7 +62,7 @@ class Walk {
     return true;
   }
 
-  const Clock::time_point end_ = Clock::now() + kPatience;
+  WorkLimit time_{kPatience};
   GrammarMatcher& matcher_;
   JsonSpace space_;
   Foreseen out_;

@@ -5,7 +5,7 @@
 //             which (json_space.h).
 // Invariants: the matcher is as it was before.
 // Cost:       a step of the matcher a byte, some 1 us; kMostForeseen bytes at most. An ambiguous grammar's steps take
-//             longer: the walk ends after 3 ms, and a single step, as any of the matcher's, within its own time.
+//             longer: the walk ends after 3 ms of work, and a single step, as any of the matcher's, within its own time.
 #pragma once
 
 #include <cstddef>

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_member.h"
 
 namespace kvilt {
 namespace {
@@ -54,6 +58,27 @@ constexpr std::array kRefused = {"not",
 constexpr std::array kAnnotations = {"title",    "description", "default",  "examples", "deprecated",
                                      "readOnly", "writeOnly",   "$comment", "$schema"};
 
+// Formats of which no text is empty.
+constexpr std::array kNeverEmpty = {"email",
+                                    "date",
+                                    "time",
+                                    "date-time",
+                                    "duration",
+                                    "ipv4",
+                                    "ipv6",
+                                    "hostname",
+                                    "uuid",
+                                    "uri",
+                                    "relative-json-pointer"};
+
+// Keywords that hold schemas: by name, in a list, one.
+constexpr std::array kNamed = {"properties", "patternProperties", "$defs", "definitions"};
+constexpr std::array kListed = {"anyOf", "oneOf", "allOf", "prefixItems"};
+constexpr std::array kInside = {"items", "additionalProperties", "propertyNames", "unevaluatedItems",
+                                "unevaluatedProperties"};
+
+constexpr size_t kMostElsewhere = 64;
+
 std::string short_text(const std::string& text) { return text.size() <= 64 ? text : text.substr(0, 64) + "..."; }
 
 bool is_of(const Json& value, std::string_view type) {
@@ -79,9 +104,42 @@ bool needs_type(const Json& schema) {
          std::ranges::none_of(kRuling, [&](const char* word) { return schema.contains(word); });
 }
 
+// What a $ref leads to; null: nothing. T: Json, const or not.
+template <class T>
+T* at_ref(T& root, std::string_view ref) {
+  T* at = &root;
+  for (ref.remove_prefix(std::min<size_t>(ref.size(), 1)); !ref.empty();) {  // the #
+    ref.remove_prefix(1);                                                    // and a slash before each name
+    const std::string name(ref.substr(0, ref.find('/')));
+    ref.remove_prefix(name.size());
+    const auto found = at->find(name);
+    if (found == at->end()) return nullptr;
+    at = &*found;
+  }
+  return at;
+}
+
+// Whether a $ref leads to a place where a keyword holds a schema, or to the root.
+bool leads_to_schema(std::string_view ref) {
+  const auto is_in = [](const auto& words, std::string_view name) {
+    return std::ranges::any_of(words, [&](const char* word) { return word == name; });
+  };
+  bool schema = true;  // or else schemas by name
+  for (ref.remove_prefix(1); !ref.empty();) {
+    const std::string_view name = ref.substr(1, ref.find('/', 1) - 1);
+    ref.remove_prefix(name.size() + 1);
+    if (schema && !is_in(kNamed, name) && !is_in(kInside, name)) return false;
+    schema = !schema || is_in(kInside, name);
+  }
+  return schema;
+}
+
 class SchemaWalk {
  public:
+  explicit SchemaWalk(const Json& root) : root_(root) {}
   Status schema(Json& schema, const std::string& path, int level);
+  // Those that only a $ref leads to (#/components/schemas/a). root: the same as before.
+  Status elsewhere(Json& root);
 
  private:
   static Status bad(const std::string& path, const std::string& what) {
@@ -90,10 +148,19 @@ class SchemaWalk {
   Status one_ruling(Json& schema, const std::string& path);
   Status each(Json& schema, const char* keyword, const std::string& path, int level);
   Status inside(Json& schema, const char* keyword, const std::string& path, int level);
+  Status ref(const Json& ref, const std::string& path);
   static Status required(const Json& schema, const std::string& path);
   static Status types(const Json& schema, const std::string& path);
   static Status keys(const Json& schema, const std::string& path);
   static void open_up(Json& schema);
+  static void drop_least_length(Json& schema);
+  const Json* resolved(const Json& schema) const;
+  std::optional<std::vector<std::string>> tags(const Json& branch, const std::string& key) const;
+  bool exclude_each_other(const Json& branches) const;
+  Status one_of(Json& schema, const std::string& path) const;
+
+  const Json& root_;                    // what a $ref begins at
+  std::vector<std::string> elsewhere_;  // $refs to places that no keyword leads to
 };
 
 // `type` beside const and enum is a second condition: it is met here or not at all.
@@ -199,6 +266,83 @@ void SchemaWalk::open_up(Json& schema) {
   if (says("array") && none_of({"items", "prefixItems", "unevaluatedItems"})) schema["items"] = true;
 }
 
+// xgrammar takes no lengths beside a format. One says nothing where no text of the format is empty.
+void SchemaWalk::drop_least_length(Json& schema) {
+  const auto format = schema.find("format"), least = schema.find("minLength");
+  if (format == schema.end() || least == schema.end() || schema.contains("pattern")) return;
+  const bool never_empty = std::ranges::any_of(kNeverEmpty, [&](const char* name) { return *format == name; });
+  if (*least == 0 || (*least == 1 && never_empty)) schema.erase("minLength");
+}
+
+// The schema that a $ref leads to, through others; null: none, or in a circle.
+const Json* SchemaWalk::resolved(const Json& schema) const {
+  const Json* at = &schema;
+  for (int step = 0; step < kMostSchemaLevels; ++step) {
+    if (!at->is_object()) return nullptr;
+    const auto ref = at->find("$ref");
+    if (ref == at->end()) return at;
+    at = ref->is_string() ? at_ref(root_, ref->get_ref<const std::string&>()) : nullptr;
+    if (!at) return nullptr;
+  }
+  return nullptr;
+}
+
+// The values among which an object must have one at `key`, as JSON; nothing where that is not so. Fractions are left
+// out: 1.0 is 1.
+std::optional<std::vector<std::string>> SchemaWalk::tags(const Json& branch, const std::string& key) const {
+  const Json* object = resolved(branch);
+  if (!object || object->value("type", Json()) != "object") return std::nullopt;
+  const Json *required = given(*object, "required"), *properties = given(*object, "properties");
+  if (!required || !required->is_array() || !properties) return std::nullopt;
+  if (std::find(required->begin(), required->end(), Json(key)) == required->end()) return std::nullopt;
+  const Json *described = given(*properties, key.c_str()), *property = described ? resolved(*described) : nullptr;
+  if (!property) return std::nullopt;
+  std::vector<std::string> out;
+  const auto add = [&](const Json& value) {
+    out.push_back(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+    return value.is_string() || value.is_number_integer() || value.is_boolean();
+  };
+  if (const auto one = property->find("const"); one != property->end())
+    return add(*one) ? std::optional(std::move(out)) : std::nullopt;
+  const auto some = property->find("enum");
+  if (some == property->end() || !some->is_array() || !std::all_of(some->begin(), some->end(), add))
+    return std::nullopt;
+  return out;
+}
+
+// Whether a value can fit one of them at most: a property that all of them require has other values in each.
+bool SchemaWalk::exclude_each_other(const Json& branches) const {
+  const Json* first = branches.empty() ? nullptr : resolved(branches[0]);
+  if (!first) return false;
+  if (branches.size() == 1) return true;
+  const Json* required = given(*first, "required");
+  return required && std::any_of(required->begin(), required->end(), [&](const Json& key) {
+           if (!key.is_string()) return false;
+           std::set<std::string> seen;
+           return std::all_of(branches.begin(), branches.end(), [&](const Json& branch) {
+             const auto own = tags(branch, key.get_ref<const std::string&>());
+             return own && std::ranges::all_of(*own, [&](const std::string& tag) { return seen.insert(tag).second; });
+           });
+         });
+}
+
+// xgrammar does not follow a $ref to see that schemas exclude each other. Where they do, one of them is any of them.
+Status SchemaWalk::one_of(Json& schema, const std::string& path) const {
+  const auto found = schema.find("oneOf");
+  if (found == schema.end() || !found->is_array()) return {};
+  const auto refers = [](const Json& branch) { return branch.is_object() && branch.contains("$ref"); };
+  if (std::none_of(found->begin(), found->end(), refers)) return {};
+  if (!exclude_each_other(*found)) {
+    return bad(path,
+               "'oneOf' is supported only of schemas that are seen to exclude each other: objects that all require one "
+               "property, with other values of const or enum in each. Is 'anyOf' meant?");
+  }
+  Json branches = std::move(*found);
+  schema.erase("oneOf");
+  schema["anyOf"] = std::move(branches);
+  return {};
+}
+
 // Schemas in a list, or by name in an object.
 Status SchemaWalk::each(Json& schema, const char* keyword, const std::string& path, int level) {
   const auto found = schema.find(keyword);
@@ -218,6 +362,32 @@ Status SchemaWalk::inside(Json& schema, const char* keyword, const std::string& 
   return this->schema(*found, fmt::format("{}/{}", path, keyword), level + 1);
 }
 
+Status SchemaWalk::ref(const Json& ref, const std::string& path) {
+  if (!ref.is_string()) return bad(path, "$ref must be a string");
+  const auto& where = ref.get_ref<const std::string&>();
+  if (where != "#" && !where.starts_with("#/"))
+    return bad(path, fmt::format("$ref '{}' is not inside this schema", short_text(where)));
+  if (where.find_first_of("~%") != std::string::npos)
+    return bad(path, "$ref with escapes (~, %) is not supported: give the definition a plain name");
+  if (where.ends_with('/') || where.find("//") != std::string::npos)  // xgrammar leaves empty names out
+    return bad(path, fmt::format("$ref '{}' has an empty name", short_text(where)));
+  if (leads_to_schema(where) || std::ranges::find(elsewhere_, where) != elsewhere_.end()) return {};
+  if (elsewhere_.size() == kMostElsewhere)
+    return bad(path, fmt::format("more than {} $refs lead elsewhere than to $defs", kMostElsewhere));
+  elsewhere_.push_back(where);
+  return {};
+}
+
+Status SchemaWalk::elsewhere(Json& root) {
+  for (size_t i = 0; i < elsewhere_.size(); ++i) {  // one may name others
+    const std::string where = elsewhere_[i];
+    Json* const target = at_ref(root, where);
+    if (!target) return bad("", fmt::format("$ref '{}' leads to nothing", short_text(where)));
+    KVILT_TRY(schema(*target, where.substr(1), 1));
+  }
+  return {};
+}
+
 Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
   if (level > kMostSchemaLevels) return bad(path, fmt::format("is deeper than {} levels", kMostSchemaLevels));
   if (schema.is_boolean()) return {};
@@ -228,35 +398,29 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
     const bool says_nothing = (word == "not" || word == "uniqueItems") && found != schema.end() && *found == false;
     if (found != schema.end() && !says_nothing) return bad(path, fmt::format("'{}' is not supported", word));
   }
-  if (const auto ref = schema.find("$ref"); ref != schema.end()) {
-    if (!ref->is_string()) return bad(path, "$ref must be a string");
-    const auto& where = ref->get_ref<const std::string&>();
-    if (where != "#" && !where.starts_with("#/"))
-      return bad(path, fmt::format("$ref '{}' is not inside this schema", short_text(where)));
-    if (where.find_first_of("~%") != std::string::npos)
-      return bad(path, "$ref with escapes (~, %) is not supported: give the definition a plain name");
-  }
+  if (const auto found = schema.find("$ref"); found != schema.end()) KVILT_TRY(ref(*found, path));
   KVILT_TRY(one_ruling(schema, path));
   KVILT_TRY(required(schema, path));
   KVILT_TRY(types(schema, path));
   KVILT_TRY(keys(schema, path));
+  drop_least_length(schema);
   open_up(schema);
-  for (const char* word :
-       {"properties", "patternProperties", "$defs", "definitions", "anyOf", "oneOf", "allOf", "prefixItems"}) {
-    KVILT_TRY(each(schema, word, path, level));
-  }
+  for (const char* word : kNamed) KVILT_TRY(each(schema, word, path, level));
+  for (const char* word : kListed) KVILT_TRY(each(schema, word, path, level));
   // A name is a string, whether or not its schema says so.
   if (const auto names = schema.find("propertyNames");
       names != schema.end() && names->is_object() && needs_type(*names))
     (*names)["type"] = "string";
-  for (const char* word :
-       {"items", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties"})
-    KVILT_TRY(inside(schema, word, path, level));
-  return {};
+  for (const char* word : kInside) KVILT_TRY(inside(schema, word, path, level));
+  return one_of(schema, path);
 }
 
 }  // namespace
 
-Status settle_schema(nlohmann::ordered_json& schema) { return SchemaWalk().schema(schema, "", 1); }
+Status settle_schema(nlohmann::ordered_json& schema) {
+  SchemaWalk walk(schema);
+  KVILT_TRY(walk.schema(schema, "", 1));
+  return walk.elsewhere(schema);
+}
 
 }  // namespace kvilt

@@ -15,8 +15,9 @@ namespace kvilt {
 inline constexpr int kMostSchemaLevels = 64;  // of objects and lists in each other
 
 // An error names the place as a JSON pointer. What xgrammar reads otherwise than the specification is written so that it
-// does not: `type` beside const or enum is met here and taken out, and an object or list of which nothing is said is open.
-// Annotations (title ...) are taken out.
+// does not: `type` beside const or enum is met here and taken out, an object or list of which nothing is said is open, and
+// a `oneOf` with $refs is an `anyOf` where its schemas are seen to exclude each other. Annotations (title ...) are taken
+// out. A schema that is settled stays as it is when it is settled again.
 Status settle_schema(nlohmann::ordered_json& schema);
 
 }  // namespace kvilt

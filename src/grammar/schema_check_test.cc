@@ -66,6 +66,103 @@ TEST(SchemaCheck, TypeBesideEnumIsMetAndTakenOut) {
   EXPECT_EQ(schema, Json::parse(R"({"enum":[1]})"));
 }
 
+// A union of two definitions, `cat` and `dog`; more: what follows the list.
+std::string union_of(const std::string& cat, const std::string& dog, const std::string& more = "") {
+  return R"({"oneOf":[{"$ref":"#/$defs/cat"},{"$ref":"#/$defs/dog"})" + more + R"(],"$defs":{"cat":)" + cat +
+         R"(,"dog":)" + dog + R"(,"of_dogs":{"enum":["dog",true,3]},"again":{"$ref":"#/$defs/cat"}}})";
+}
+std::string tagged(const std::string& tag) {
+  return R"({"type":"object","properties":{"n":{"type":"integer"},"kind":)" + tag + R"(},"required":["n","kind"]})";
+}
+
+TEST(SchemaCheck, OneOfDefinitionsThatExcludeEachOtherIsAnyOfThem) {
+  const std::string cat = tagged(R"({"const":"cat"})"), dog = tagged(R"({"enum":["dog","hound"],"type":"string"})");
+  for (const std::string& text : {union_of(cat, dog), union_of(cat, tagged(R"({"$ref":"#/$defs/of_dogs"})")),
+                                  union_of(tagged(R"({"const":1})"), tagged(R"({"const":"1"})")),
+                                  union_of(cat, dog, "," + tagged(R"({"const":"cow"})"))}) {
+    Json schema = Json::parse(text);
+    const Json branches = schema["oneOf"];
+    const Status settled = settle_schema(schema);
+    ASSERT_TRUE(settled.ok()) << text << settled.error().message;
+    EXPECT_FALSE(schema.contains("oneOf")) << text;
+    EXPECT_EQ(schema["anyOf"].size(), branches.size()) << text;
+    const Json once = schema;
+    EXPECT_TRUE(settle_schema(schema).ok());
+    EXPECT_EQ(schema, once) << "for good";
+  }
+  Json inner = {{"type", "array"},
+                {"items", {{"oneOf", Json::parse(union_of(cat, dog))["oneOf"]}}},
+                {"$defs", Json::parse(union_of(cat, dog))["$defs"]}};
+  ASSERT_TRUE(settle_schema(inner).ok());
+  EXPECT_TRUE(inner["items"].contains("anyOf")) << "refs begin at the root";
+  Json plain = Json::parse(R"({"oneOf":[{"type":"string"},{"type":"null"}]})");
+  const Json before = plain;
+  ASSERT_TRUE(settle_schema(plain).ok());
+  EXPECT_EQ(plain, before) << "those are the grammar's matter";
+}
+
+TEST(SchemaCheck, OneOfDefinitionsThatMayBothFitIsRefused) {
+  const std::string cat = tagged(R"({"const":"cat"})"), dog = tagged(R"({"const":"dog"})");
+  EXPECT_EQ(wrong_with(union_of(cat, dog).c_str()), "") << "power";
+  const std::string any = R"({"type":"object","properties":{"kind":{"const":"dog"}})";
+  for (const std::string& text :
+       {union_of(cat, cat), union_of(cat, tagged(R"({"enum":["dog","cat"]})")),
+        union_of(cat, tagged(R"({"type":"string"})")), union_of(cat, any + "}"),          // it may leave its kind out
+        union_of(cat, R"({"properties":{"kind":{"const":"dog"}},"required":["kind"]})"),  // or be no object
+        union_of(tagged(R"({"const":1})"), tagged(R"({"const":1.0})")), union_of(cat, R"({"type":"string"})"),
+        union_of(cat, dog, R"(,{"$ref":"#/$defs/again"})"), union_of(cat, dog, R"(,{"$ref":"#"})"),
+        union_of(cat, dog, R"(,{"$ref":"#/$defs/nobody"})"), union_of(cat, R"({"$ref":"#/$defs/dog"})")}) {
+    const std::string nested = R"({"type":"object","properties":{"pet":)" + text + "}}";
+    EXPECT_NE(wrong_with(text.c_str()).find("schema: 'oneOf' is supported only of"), std::string::npos)
+        << text << wrong_with(text.c_str());
+    EXPECT_NE(wrong_with(nested.c_str()).find("schema at /properties/pet: 'oneOf'"), std::string::npos)
+        << nested << wrong_with(nested.c_str());
+  }
+}
+
+// Of a schema that no keyword holds nothing is passed over either.
+TEST(SchemaCheck, WhatOnlyARefLeadsToIsSettledToo) {
+  const auto with = [](const std::string& ref, const std::string& c) {
+    return wrong_with((R"({"type":"object","properties":{"p":{"$ref":")" + ref + R"("}},"components":{"a":)" +
+                       R"({"type":"array","items":{"$ref":"#/components/b"}},"b":{"$ref":"#/components/c"},"c":)" + c +
+                       "}}")
+                          .c_str());
+  };
+  EXPECT_EQ(with("#/components/a", R"({"type":"string"})"), "");
+  EXPECT_EQ(with("#/components/a", R"({"anyOf":[true],"type":"string"})"),
+            "schema at /components/c: 'type' beside 'anyOf' is not supported: put it inside");
+  EXPECT_EQ(with("#/properties/p", R"({"anyOf":[true],"type":"string"})"), "") << "power: nothing leads there";
+  EXPECT_NE(with("#/components/x", "true").find("'#/components/x' leads to nothing"), std::string::npos);
+  EXPECT_NE(with("#/components/a/type", "true").find("at /components/a/type: must be an object"), std::string::npos);
+  for (const char* empty : {"#/components//a", "#/$defs/", "#/"})
+    EXPECT_NE(with(empty, "true").find("has an empty name"), std::string::npos) << empty;
+  Json many = {{"type", "object"}, {"properties", Json::object()}, {"x", Json::object()}};
+  for (int i = 0; i < 65; ++i) {
+    const std::string name = "n" + std::to_string(i);
+    many["properties"][name] = {{"$ref", "#/x/" + name}};
+    many["x"][name] = {{"title", "t"}, {"type", "null"}};
+    Json settled = many;
+    EXPECT_EQ(settle_schema(settled).ok(), i < 64) << i;
+    EXPECT_EQ(settled["x"][name].contains("title"), i == 64);
+  }
+}
+
+TEST(SchemaCheck, ALeastLengthThatAFormatHasAnywayIsTakenOut) {
+  const auto kept = [](const char* rest) {
+    Json schema = Json::parse(std::string(R"({"type":"string",)") + rest + "}");
+    EXPECT_TRUE(settle_schema(schema).ok()) << rest;
+    return schema.contains("minLength");
+  };
+  EXPECT_FALSE(kept(R"("format":"email","minLength":1)"));
+  EXPECT_FALSE(kept(R"("format":"date-time","minLength":0)"));
+  EXPECT_FALSE(kept(R"("format":"uri-reference","minLength":0)"));
+  EXPECT_TRUE(kept(R"("format":"uri-reference","minLength":1)")) << "an empty one is one";
+  EXPECT_TRUE(kept(R"("format":"email","minLength":2)"));
+  EXPECT_TRUE(kept(R"("format":"nobody-knows","minLength":1)"));
+  EXPECT_TRUE(kept(R"("minLength":1)"));
+  EXPECT_TRUE(kept(R"("format":"email","pattern":"^a*$","minLength":1)"));
+}
+
 TEST(SchemaCheck, AnnotationsAreTakenOut) {
   Json schema = Json::parse(
       R"({"title":"T","$schema":"s","type":"object","properties":{"title":{"type":"string","description":"d"},)"

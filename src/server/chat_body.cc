@@ -5,6 +5,7 @@
 
 #include "server/custom_tools.h"
 #include "server/knowledge_bases.h"
+#include "server/old_calls.h"
 #include "server/service.h"
 #include "server/thinking_effort.h"
 
@@ -49,10 +50,9 @@ Result<std::vector<Prompt>> document_prompts(const Service& service, const Call&
 }
 
 std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body, NamedDocuments* named) {
-  if (const Json effort = body.value("reasoning_effort", Json()); !effort.is_null()) {
-    if (auto error = set_effort(body, effort, "reasoning_effort")) return error;
-  }
+  if (auto error = settle_thinking(body)) return error;
   if (auto error = settle_custom_tools(body)) return error;
+  if (auto error = settle_old_calls(body)) return error;
   const auto has_room = [&](size_t bytes) { return service.take_room_for(call, bytes); };
   auto filled = service.knowledge().fill(call.caller.tenant->name(), body, has_room);
   if (filled.ok()) {

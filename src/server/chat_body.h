@@ -17,8 +17,9 @@ namespace kvilt::server {
 class Service;
 struct Call;
 
-// A body in OpenAI's form: `reasoning_effort` as chat_template_kwargs (thinking_effort.h), custom tools as functions
-// (custom_tools.h), and documents of the caller's knowledge bases in place of their names. REQUIRES: it is an object.
+// A body in OpenAI's form: what it says of thinking as chat_template_kwargs (thinking_effort.h), custom tools as functions
+// (custom_tools.h), calls of the first form as tool_calls (old_calls.h), and documents of the caller's knowledge bases in
+// place of their names. REQUIRES: it is an object.
 // Those documents count as the body does (MemoryGate): it waits for its turn, and is a 503 (`overloaded`) without one.
 // named: what they are, for who has the chat computed.
 std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body,

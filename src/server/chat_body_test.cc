@@ -22,12 +22,17 @@ TEST(ChatBody, EffortsReachThePromptByEveryRoute) {
   const auto told = ids(chat, {{"chat_template_kwargs", {{"reasoning_effort", "low"}, {"enable_thinking", true}}}});
   EXPECT_EQ(ids(chat, {{"reasoning_effort", "low"}}), told);
   EXPECT_EQ(ids("/v1/responses", {{"reasoning", {{"effort", "low"}}}}), told);
+  EXPECT_EQ(ids(chat, {{"reasoning", {{"effort", "low"}}}}), told);
   EXPECT_NE(ids(chat, Json::object()), told) << "power";
   const auto thinks = ids("/v1/messages", {{"thinking", {{"type", "adaptive"}}}});
   EXPECT_EQ(thinks, ids(chat, {{"chat_template_kwargs", {{"enable_thinking", true}}}}));
   const auto none = ids("/v1/messages", {{"thinking", {{"type", "disabled"}}}});
   EXPECT_EQ(none, ids(chat, {{"chat_template_kwargs", {{"enable_thinking", false}}}}));
   EXPECT_EQ(ids("/v1/messages", Json::object()), none) << "who does not ask for thoughts";
+  for (const Json& off : {Json{{"enable_thinking", false}}, Json{{"thinking", {{"type", "disabled"}}}},
+                          Json{{"reasoning", {{"enabled", false}}}}})
+    EXPECT_EQ(ids(chat, off), none) << off;
+  EXPECT_EQ(ids(chat, {{"thinking", {{"type", "enabled"}}}}), thinks);
   EXPECT_NE(thinks, none) << "power";
 
   const std::string body = R"({"messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "low"})";
@@ -43,6 +48,21 @@ TEST(ChatBody, EffortsReachThePromptByEveryRoute) {
             "reasoning_effort");
   EXPECT_EQ(error_of(running.post("/v1/responses", R"({"input": "hi", "reasoning": {"effort": "hard"}})"))["param"],
             "reasoning.effort");
+}
+
+// What they become: old_calls_test.cc.
+TEST(ChatBody, CallsOfTheFirstFormAreReadByEveryRoute) {
+  LiveServer running;
+  const auto reply = [&](const char* path, const char* call) {
+    return running.post(path, std::string(R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant",
+        "content": null, "function_call": {"name": "f", "arguments": )") +
+                                  call + R"(}}, {"role": "function", "name": "f", "content": "x"}]})");
+  };
+  for (const char* path :
+       {"/v1/chat/completions", "/v1/chat/completions/input_tokens", "/tokenize", "/apply-template"}) {
+    EXPECT_EQ(reply(path, R"("{}")")->status, 200) << path;
+    EXPECT_EQ(error_of(reply(path, "5"))["param"], "messages[1].function_call.arguments") << path;
+  }
 }
 
 TEST(ChatBody, TheServersWordsReachPromptsThatDoNotSayThem) {

@@ -59,7 +59,20 @@ constexpr const char* kExtras[] = {"min_p",
                                    "dry_multiplier",
                                    "lora",
                                    "logits_processors",
-                                   "skip_special_tokens"};
+                                   "skip_special_tokens",
+                                   "adaptive_target",
+                                   "n_cmpl",
+                                   "post_sampling_probs",
+                                   "min_keep",
+                                   "samplers",
+                                   "dynatemp_exponent",
+                                   "stop_regex",
+                                   "no_stop_trim",
+                                   "min_new_tokens",
+                                   "custom_logit_processor",
+                                   "lora_path",
+                                   "logprob_token_ids",
+                                   "structural_tag"};
 
 // The parts of a content, taken out of it. Empty text without a mark is none.
 Json parts_of(Json& content) {

@@ -135,7 +135,7 @@ void read_settings(Fields& fields, const Json& body, const RequestLimits& limits
   const bool any_seed = seed && (*seed == -1 || *seed == UINT32_MAX);
   if (seed && !any_seed) text["seed"] = *seed;
   int most = -1;
-  fields.integer("n_predict", -2, 1 << 30, &most);
+  fields.integer(fields.find("n_predict") ? "n_predict" : "max_tokens", -2, 1 << 30, &most);  // as llama.cpp reads them
   if (!fields.ok()) return;
   RequestLimits own = limits;
   own.sampling = limits.sampling.or_else(kLlamaSampling);

@@ -64,6 +64,25 @@ TEST(LlamaRoutes, CompletesText) {
   EXPECT_EQ(word["stopping_word"], first);
 }
 
+// llama.cpp reads OpenAI's name where its own is not there.
+TEST(LlamaRoutes, HowLongAnAnswerIsIsSaidInTwoWords) {
+  LiveServer running({}, {}, false);
+  running.server->attach(std::make_shared<FimEngine>());
+  const auto made = [&](const char* path, const std::string& fields) {
+    const auto reply = running.post(path, R"({"prompt": "hello", "input_prefix": "a", "input_suffix": "b",
+        "ignore_eos": true, )" + fields + "}");
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return Json::parse(reply->body)["tokens_predicted"].get<int>();
+  };
+  for (const char* path : {"/completion", "/completions", "/infill"}) {
+    EXPECT_EQ(made(path, R"("max_tokens": 5)"), 5) << path;
+    EXPECT_EQ(made(path, R"("n_predict": 6, "max_tokens": 5)"), 6) << path;
+    EXPECT_EQ(made(path, R"("n_predict": null, "max_tokens": 5)"), 5) << path;
+    EXPECT_GT(made(path, R"("n_predict": -1, "max_tokens": 5)"), 6) << path << ": until the context is full";
+  }
+  EXPECT_EQ(error_of(running.post("/completion", R"({"prompt": "a", "max_tokens": -5})"))["param"], "max_tokens");
+}
+
 TEST(LlamaRoutes, SeveralPromptsAndChosenFields) {
   LiveServer running;
   const Json list = Json::parse(running

@@ -2,7 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
 
 namespace kvilt::server {
 namespace {
@@ -10,7 +15,7 @@ namespace {
 struct Field {
   const char *name, *neutral;  // JSON; "": none
 };
-// vLLM's, then llama.cpp's.
+// vLLM's, llama.cpp's, and SGLang's.
 constexpr Field kFields[] = {{"chat_template", ""},
                              {"bad_words", "[]"},
                              {"return_token_ids", "false"},
@@ -29,7 +34,51 @@ constexpr Field kFields[] = {{"chat_template", ""},
                              {"thinking_budget_tokens", "-1"},  // max_tokens bounds thoughts and answer together
                              {"thinking_token_budget", "-1"},
                              {"guided_whitespace_pattern", ""},
-                             {"skip_special_tokens", "true"}};
+                             {"skip_special_tokens", "true"},
+                             {"logprob_token_ids", "[]"},
+                             {"structural_tag", ""},
+                             {"n_cmpl", "1"},
+                             {"post_sampling_probs", "false"},
+                             {"min_keep", "0"},
+                             {"dynatemp_exponent", "1"},
+                             {"stop_regex", "[]"},
+                             {"no_stop_trim", "false"},
+                             {"min_new_tokens", "0"},
+                             {"custom_logit_processor", ""},
+                             {"lora_path", ""}};
+
+// Our order has the temperature first, llama.cpp's usual one, which its clients send of themselves, last. Samplers that
+// are off may be left out.
+constexpr std::string_view kOurSigns = "tkpm", kUsualSigns = "kpmt", kOffSigns = "edsyfx";
+constexpr std::pair<std::string_view, char> kSamplers[] = {
+    {"temperature", 't'}, {"top_k", 'k'},     {"top_p", 'p'}, {"min_p", 'm'}, {"penalties", 'e'}, {"dry", 'd'},
+    {"top_n_sigma", 's'}, {"typical_p", 'y'}, {"typ_p", 'y'}, {"tfs_z", 'f'}, {"xtc", 'x'}};
+
+// A string of their signs, or a list of their names.
+bool is_fixed_order(const Json& samplers) {
+  std::string signs;
+  if (samplers.is_string()) signs = samplers.get<std::string>();
+  for (const Json& name : samplers.is_array() ? samplers : Json::array()) {
+    const auto known = std::ranges::find_if(kSamplers, [&](const auto& one) { return name == one.first; });
+    if (known == std::end(kSamplers)) return false;
+    signs += known->second;
+  }
+  std::erase_if(signs, [](char sign) { return kOffSigns.find(sign) != std::string_view::npos; });
+  return signs == kOurSigns || signs == kUsualSigns;
+}
+
+void refuse_order(Fields& fields) {
+  const Json* samplers = fields.find("samplers");
+  if (samplers && !is_fixed_order(*samplers))
+    fields.fail("samplers", "only temperature, top_k, top_p, min_p in this order is supported by this server",
+                "unsupported");
+}
+
+void refuse_adaptive(Fields& fields) {
+  const Json* target = fields.find("adaptive_target");
+  if (target && !(target->is_number() && target->get<double>() < 0))
+    fields.fail("adaptive_target", "only a negative number (off) is supported by this server", "unsupported");
+}
 
 void refuse_field(Fields& fields, const Field& field) {
   const Json* value = fields.find(field.name);
@@ -43,6 +92,8 @@ void refuse_field(Fields& fields, const Field& field) {
 
 void refuse_but_neutral(Fields& fields, bool chat) {
   for (const Field& field : kFields) refuse_field(fields, field);
+  refuse_order(fields);
+  refuse_adaptive(fields);
   if (!chat) return;
   refuse_field(fields, {"truncate_prompt_tokens", ""});
   refuse_field(fields, {"add_special_tokens", "false"});  // its template writes them

@@ -180,7 +180,7 @@ void read_retention(Fields& fields, Retention* retention) {
   }
 }
 
-// vLLM's, SGLang's and llama.cpp's words for where thoughts go.
+// vLLM's, SGLang's, llama.cpp's and OpenRouter's words for where thoughts go.
 void read_thoughts(Fields& fields, Thoughts* out) {
   bool included = true, apart = true;
   fields.boolean("include_reasoning", &included);
@@ -190,6 +190,15 @@ void read_thoughts(Fields& fields, Thoughts* out) {
       return fields.fail("reasoning_format", R"(only "none", "auto" and "deepseek" are supported by this server)",
                          "unsupported");
     apart = apart && *format != "none";
+  }
+  if (const Json* settings = fields.find("reasoning"); settings && settings->is_object()) {
+    Fields inner(*settings, "reasoning.");
+    bool excluded = !included;
+    inner.boolean("exclude", &excluded);
+    if (inner.error()) return fields.fail(*inner.error());
+    if (fields.find("include_reasoning") && excluded == included)
+      return fields.fail("reasoning.exclude", "says the opposite of include_reasoning");
+    included = !excluded;
   }
   *out = !included ? Thoughts::kLeftOut : apart ? Thoughts::kApart : Thoughts::kInContent;
 }

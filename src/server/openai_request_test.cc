@@ -434,13 +434,39 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
   const auto chat = [&](const std::string& field) {
     return parse_chat(Json::parse(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}"), limits);
   };
-  for (const char* field :
-       {R"("chat_template": "x")", R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 5)", R"("typical_p": 0.5)",
-        R"("mirostat": 1)", R"("echo": true)", R"("lora": [{"id": 0}])", R"("dry_multiplier": 1)",
-        R"("grammar_lazy": true)", R"("skip_special_tokens": false)", R"("add_special_tokens": true)",
-        R"("verbosity": "low")", R"("reasoning_format": "deepseek-legacy")", R"("thinking_budget_tokens": 0)",
-        R"("thinking_token_budget": 512)", R"("guided_whitespace_pattern": "[ ]?")",
-        R"("min_tokens": 2, "guided_regex": "a+")"}) {
+  for (const char* field : {R"("chat_template": "x")",
+                            R"("bad_words": ["x"])",
+                            R"("truncate_prompt_tokens": 5)",
+                            R"("typical_p": 0.5)",
+                            R"("mirostat": 1)",
+                            R"("echo": true)",
+                            R"("lora": [{"id": 0}])",
+                            R"("dry_multiplier": 1)",
+                            R"("grammar_lazy": true)",
+                            R"("skip_special_tokens": false)",
+                            R"("add_special_tokens": true)",
+                            R"("verbosity": "low")",
+                            R"("reasoning_format": "deepseek-legacy")",
+                            R"("thinking_budget_tokens": 0)",
+                            R"("thinking_token_budget": 512)",
+                            R"("guided_whitespace_pattern": "[ ]?")",
+                            R"("adaptive_target": 0.5)",
+                            R"("n_cmpl": 2)",
+                            R"("post_sampling_probs": true)",
+                            R"("min_keep": 1)",
+                            R"("samplers": ["top_k"])",
+                            R"("samplers": "pkmt")",
+                            R"("dynatemp_exponent": 2)",
+                            R"("stop_regex": "a+")",
+                            R"("no_stop_trim": true)",
+                            R"("min_new_tokens": 3)",
+                            R"("custom_logit_processor": "x")",
+                            R"("lora_path": "x")",
+                            R"("logprob_token_ids": [5])",
+                            R"("structural_tag": {})",
+                            R"("samplers": ["top_k", "top_p", "min_p", "temperature", "infill"])",
+                            R"("samplers": 5)",
+                            R"("min_tokens": 2, "guided_regex": "a+")"}) {
     const auto refused = chat(field);
     ASSERT_FALSE(refused.ok()) << field;
     EXPECT_EQ(refused.error().code, "unsupported");
@@ -450,10 +476,17 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
       chat(R"("continue_final_message": false, "min_tokens": 0, "bad_words": [], "typical_p": 1.0, "mirostat": 0,
       "length_penalty": 1, "echo": false, "chat_template": null, "skip_special_tokens": true, "add_special_tokens": false, "verbosity": "medium",
        "thinking_budget_tokens": -1, "thinking_token_budget": null, "reasoning_format": "auto", "repeat_last_n": 64,
-       "n_predict": -1, "repeat_penalty": 1.0, "stream": true,
+       "n_predict": -1, "repeat_penalty": 1.0, "stream": true, "adaptive_target": -0.01, "n_cmpl": 1,
+       "post_sampling_probs": false, "min_keep": 0, "dynatemp_exponent": 1.0, "stop_regex": null, "no_stop_trim": false,
+       "min_new_tokens": 0, "custom_logit_processor": null, "lora_path": null, "logprob_token_ids": [],
+       "structural_tag": null,
+       "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
       "stream_options": {"continuous_usage_stats": false})")
           .ok());
+  for (const char* order : {R"("edskypmxt")", R"(["temperature", "top_k", "top_p", "min_p"])"})
+    EXPECT_TRUE(chat(std::string(R"("samplers": )") + order).ok()) << order;
   EXPECT_TRUE(parse_completion(Json::parse(R"({"prompt": "x", "echo": true})"), limits).ok());
+  EXPECT_FALSE(parse_completion(Json::parse(R"({"prompt": "x", "min_new_tokens": 3})"), limits).ok());
   EXPECT_TRUE(chat(R"("echo": true, "continue_final_message": true)").value().echo);
 }
 
@@ -469,6 +502,17 @@ TEST(ParseChat, WhereThoughtsGoIsSaidInSeveralWords) {
   EXPECT_EQ(thoughts(R"(, "reasoning_format": "none")"), Thoughts::kInContent);
   EXPECT_EQ(thoughts(R"(, "separate_reasoning": false)"), Thoughts::kInContent);
   EXPECT_EQ(thoughts(R"(, "include_reasoning": false, "reasoning_format": "none")"), Thoughts::kLeftOut);
+  EXPECT_EQ(thoughts(R"(, "reasoning": {"exclude": true})"), Thoughts::kLeftOut);
+  EXPECT_EQ(thoughts(R"(, "reasoning": {"exclude": false}, "include_reasoning": true)"), Thoughts::kApart);
+  EXPECT_EQ(thoughts(R"(, "reasoning": {"effort": "low"}, "include_reasoning": false)"), Thoughts::kLeftOut);
+  for (const char* wrong : {R"("exclude": 1)", R"("exclude": true)"}) {
+    const auto refused = parse_chat(Json::parse(std::string(R"({"messages": [{"role": "user", "content": "x"}],
+            "include_reasoning": true, "reasoning": {)") +
+                                                wrong + "}}"),
+                                    {});
+    ASSERT_FALSE(refused.ok()) << wrong;
+    EXPECT_EQ(refused.error().param, "reasoning.exclude");
+  }
 }
 
 TEST(ParseChat, PenaltiesLookBackAsFarAsTheyAreTold) {

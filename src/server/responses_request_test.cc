@@ -61,9 +61,32 @@ TEST(ResponsesRequest, AConversationIsWhatChatWouldSend) {
 }
 
 TEST(ResponsesRequest, FieldsOfOtherServersAreReadOrRefused) {
-  for (const char* name :
-       {"regex", "ebnf", "grammar", "json_schema", "guided_grammar", "allowed_token_ids", "min_tokens", "bad_words",
-        "typical_p", "use_beam_search", "skip_special_tokens", "chat_template", "include_stop_str_in_output"}) {
+  for (const char* name : {"regex",
+                           "ebnf",
+                           "grammar",
+                           "json_schema",
+                           "guided_grammar",
+                           "allowed_token_ids",
+                           "min_tokens",
+                           "bad_words",
+                           "typical_p",
+                           "use_beam_search",
+                           "skip_special_tokens",
+                           "chat_template",
+                           "include_stop_str_in_output",
+                           "adaptive_target",
+                           "n_cmpl",
+                           "post_sampling_probs",
+                           "min_keep",
+                           "samplers",
+                           "dynatemp_exponent",
+                           "stop_regex",
+                           "no_stop_trim",
+                           "min_new_tokens",
+                           "custom_logit_processor",
+                           "lora_path",
+                           "logprob_token_ids",
+                           "structural_tag"}) {
     Json body = {{"input", "hi"}, {"max_output_tokens", 5}};
     ASSERT_TRUE(parse_chat(as_chat(body.dump().c_str()), {}).ok()) << "power";
     body[name] = 7777;

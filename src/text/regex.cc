@@ -3,11 +3,11 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-#include <time.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/work_clock.h"
 
 namespace kvilt {
 namespace {
@@ -80,18 +80,12 @@ MatchScratch& scratch() {
   return s;
 }
 
-int64_t now_ns(clockid_t clock) {
-  timespec now{};
-  clock_gettime(clock, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
-
 // Asked once a match: 5 ns for the coarse clock, exact to some milliseconds. The thread's own costs a system call.
 bool time_is_over(MatchScratch& s) {
   if (s.look_at == INT64_MAX) return false;
-  const int64_t now = now_ns(CLOCK_MONOTONIC_COARSE);
+  const int64_t now = clock_ns(CLOCK_MONOTONIC_COARSE);
   if (now <= s.look_at) return false;
-  const int64_t left = s.deadline - now_ns(CLOCK_THREAD_CPUTIME_ID);
+  const int64_t left = s.deadline - clock_ns(CLOCK_THREAD_CPUTIME_ID);
   s.look_at = now + left;
   return left <= 0;
 }
@@ -141,8 +135,8 @@ Regex::Search::Search(const Regex& regex, std::string_view subject) : regex_(&re
 Regex::TimeLimit::TimeLimit(double seconds) : outermost_(scratch().deadline == INT64_MAX) {
   if (!outermost_) return;
   const auto time = static_cast<int64_t>(seconds * 1e9);
-  scratch().deadline = now_ns(CLOCK_THREAD_CPUTIME_ID) + time;
-  scratch().look_at = now_ns(CLOCK_MONOTONIC_COARSE) + time;
+  scratch().deadline = clock_ns(CLOCK_THREAD_CPUTIME_ID) + time;
+  scratch().look_at = clock_ns(CLOCK_MONOTONIC_COARSE) + time;
 }
 
 Regex::TimeLimit::~TimeLimit() {
