@@ -80,6 +80,7 @@ class ContentCache {
       layout.seasoned = 0;
       layout.near = 0;
       layout.look_alikes = 0;
+      layout.piece_look_alikes.clear();
       layout.shared_context.clear();
       std::erase_if(placements, [&](const Placement& p) { return p.pos >= layout.prefix; });
     }
