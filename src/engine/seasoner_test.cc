@@ -286,7 +286,8 @@ TEST_F(SeasonerTest, AsManyOrdersAsTheOneWithTheFewestLacks) {
   s.tokens.resize(120);
   for (size_t i = 0; i < 120; ++i) s.tokens[i] = static_cast<int32_t>(i / 40);
   const LacksContexts missing[] = {{{0, 40}, 1}, {{80, 120}, 2}};
-  for (int32_t end = 0; end < 2; ++end) s.tokens.push_back(end), seasoner.asked(s, missing);
+  s.tokens.push_back(0);
+  for (int32_t end = 0; end < 2; ++end) s.tokens.back() = end, seasoner.asked(s, missing);  // two conversations
   int passes = 0;
   for (; seasoner.ready(); ++passes) run(seasoner, 0), seasoner.finish({});
   EXPECT_EQ(passes, 2);
