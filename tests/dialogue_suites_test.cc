@@ -71,6 +71,21 @@ TEST_F(DialogueSuites, AreTheSameForASeed) {
   EXPECT_NE(text_of(two.at(0)), text_of(two.at(1)));
 }
 
+// A story has no answers: what was said to an earlier turn is how it goes on.
+TEST_F(DialogueSuites, EarlierTurnsOfStoriesAreAnsweredWithTheTrueText) {
+  std::string novel;
+  for (int i = 0; i < 6000; ++i) novel += "stup vig stir clak plem kob . ";
+  const std::string story = "story:n=2,length=120,truth=8,path=" + file("novel.txt", novel);
+  const EvalCase two = cases("dialogue:of=" + story.substr(0, 5) + ",turns=2,n=1" + story.substr(9)).at(0);
+  const auto sources = make_suite(*engine, story);
+  ASSERT_TRUE(sources.ok());
+  const std::string said = *engine->detokenize((*sources)[0].make()->truth);
+  ASSERT_FALSE(said.empty());
+  const auto answer = std::ranges::find(two.turns, "assistant", &CaseTurn::role);
+  ASSERT_NE(answer, two.turns.end());
+  EXPECT_EQ(answer->parts.at(0).text, said);
+}
+
 TEST_F(DialogueSuites, HaveAsManyCasesAndTurnsAsWereAskedFor) {
   for (const auto& [n, turns] : {std::pair{1, 1}, {3, 1}, {2, 3}}) {
     const auto made = cases(kNeedles + ",n=" + std::to_string(n) + ",turns=" + std::to_string(turns));

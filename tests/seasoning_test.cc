@@ -341,6 +341,24 @@ TEST_F(Seasoning, WhatIsAskedForAgainIsSeasonedInIdleTime) {
   EXPECT_EQ(with->stats().seasoned_tokens, 0);
 }
 
+// A document that has its contexts stands in sets of others that lack theirs, and gets no more for it: what many ask for
+// goes on to follow new contexts (kMostContexts is the end), and --season says how many there are.
+TEST_F(Seasoning, IdleTimeAddsNoMoreContextsThanAreAskedFor) {
+  EngineOptions options{.model = kModel, .threads = 2, .kv_type = KvType::kF32, .season = 2, .season_share = 1};
+  const auto with = open_for_test(options);
+  const auto pieces = [&](size_t contexts) { return with->stats().seasoned_pieces[contexts]; };
+  for (uint32_t i = 0; i < 2; ++i) {
+    const auto other = tokens(90, 40 + i);
+    for (uint32_t question = 0; question < 2; ++question) {
+      Request request = request_of(join({tokens(10, 6), piece, other, tokens(12, 20 + question)}), "naive", 2);
+      request.prompt.marks = {{10, 130}, {130, 220}};
+      ask_ok(*with, std::move(request));
+    }
+    EXPECT_TRUE(eventually([&] { return pieces(2) == 2 + i && with->stats().seasoning_running == 0; }));
+  }
+  for (size_t more = 3; more <= kMostContexts; ++more) EXPECT_EQ(pieces(more), 0) << more;
+}
+
 // What waits for idle time can be seen: after the first of two passes a set waits for long, as its share is small.
 TEST_F(Seasoning, StatsSayWhatWaits) {
   EngineOptions options{.model = kModel, .threads = 1, .kv_type = KvType::kF32, .season = 2, .season_share = 0.001};

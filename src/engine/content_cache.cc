@@ -192,7 +192,10 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     if (wanted.shared_context > 0)
       layout.shared_context.push_back(index_.shared_context(prompt, piece, wanted.shared_context));
   }
-  if (wanted.look_alikes) layout.look_alikes = look_alike_share(prompt, layout.pieces);
+  if (wanted.look_alikes) {
+    layout.look_alikes = look_alike_share(prompt, layout.pieces);
+    layout.piece_look_alikes = look_alike_shares(prompt, layout.pieces);
+  }
   found.known.insert(found.known.end(), pieces.begin(), pieces.end());
   for (const Piece& piece : found.known) {
     const CachedSegment* segment = segments_.find(piece.segment);

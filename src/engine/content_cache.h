@@ -35,6 +35,12 @@ struct KeySpace {
   std::string_view tenant = {}, name_space = {}, salt = {};
 };
 
+// A marked part of a prompt, and how many more contexts its mean should be over (kvilt/season.h).
+struct LacksContexts {
+  TokenMark mark;
+  int contexts = 0;
+};
+
 class ContentCache {
  public:
   using Published = PublishedPrompt;
@@ -74,6 +80,7 @@ class ContentCache {
       layout.seasoned = 0;
       layout.near = 0;
       layout.look_alikes = 0;
+      layout.piece_look_alikes.clear();
       layout.shared_context.clear();
       std::erase_if(placements, [&](const Placement& p) { return p.pos >= layout.prefix; });
     }
@@ -107,8 +114,8 @@ class ContentCache {
                                             const ContentDomains& domains) const;
   // Those marked parts of a prompt that are means over less than `contexts` contexts, or not kept as a mean at all; but
   // for the shortest.
-  std::vector<TokenMark> without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
-                                          DomainId seasoned, int contexts) const;
+  std::vector<LacksContexts> without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
+                                              DomainId seasoned, int contexts) const;
 
   // True if `pages` pages are free, after evicting idle extents if need be: for this owner's sake.
   bool make_room(int64_t pages, OwnerId wanted_by = 0);
@@ -169,10 +176,10 @@ class ContentCache {
   // Stores what was found out about placed tokens with their segment, where `spare` pages hold it.
   void attach(const PageTable& kv, const AnnexBlock& block, int64_t spare);
 
-  // The marked parts that the request computed exactly count as one more context of theirs, unless they have kMostContexts
+  // The marked parts that the request computed exactly count as one more context of theirs, unless they have `most`
   // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room for them. Returns
   // Completion::contexts.
-  std::vector<int> season(const Own& own, ThreadPool& pool);
+  std::vector<int> season(const Own& own, ThreadPool& pool, int most = kMostContexts);
 
   void clear();
   // From now on the cached texts' continuations can be found (ContentIndex::find_continuation).
@@ -241,7 +248,7 @@ class ContentCache {
   void mark_prefix(const Own& own);
   void publish_repaired(const Own& own);
   std::optional<Piece> holder_of(std::span<const int32_t> tokens, DomainId domain) const;
-  int season(const Own& own, const TokenMark& mark, ThreadPool& pool);
+  int season(const Own& own, const TokenMark& mark, ThreadPool& pool, int most);
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;
   std::vector<Piece> find_pieces(const Search& search) const;

@@ -106,7 +106,10 @@ bool InFlight::worth_waiting(Sequence& s, std::span<const std::unique_ptr<Sequen
   if (!worth(found)) return false;
   PromptLayout later = layout;
   later.pieces = unite(layout.reused(), found);
-  if (s.policy->wants_look_alikes()) later.look_alikes = look_alike_share(s.tokens, later.pieces);
+  if (s.policy->wants_look_alikes()) {
+    later.look_alikes = look_alike_share(s.tokens, later.pieces);
+    later.piece_look_alikes = look_alike_shares(s.tokens, later.pieces);
+  }
   return s.policy->uses(later, config) && wait_for(used);
 }
 

@@ -70,35 +70,38 @@ bool ContentCache::before_clean(std::span<const int32_t> prompt, const Found& fo
   return false;
 }
 
-std::vector<TokenMark> ContentCache::without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
-                                                      DomainId seasoned, int contexts) const {
-  std::vector<TokenMark> out;
+std::vector<LacksContexts> ContentCache::without_contexts(std::span<const int32_t> prompt,
+                                                          std::span<const TokenMark> marks, DomainId seasoned,
+                                                          int contexts) const {
+  std::vector<LacksContexts> out;
   for (const TokenMark& mark : marks) {
     if (mark.end - mark.begin < min_segment_) continue;
     const CachedSegment* copy = copy_of(prompt.subspan(mark.begin, mark.end - mark.begin), seasoned);
-    if (!copy || index_.info(copy->id).contexts < contexts) out.push_back(mark);
+    const int has = copy ? index_.info(copy->id).contexts : 0;
+    if (has < contexts) out.push_back({mark, contexts - has});
   }
   return out;
 }
 
-std::vector<int> ContentCache::season(const Own& own, ThreadPool& pool) {
+std::vector<int> ContentCache::season(const Own& own, ThreadPool& pool, int most) {
   std::vector<int> out(own.marks.size());
   const bool exact = own.layout.exact_end() == own.layout.prompt_len && own.exact.pos >= own.layout.prefix;
   if (!exact || !own.kv.whole()) return out;
   for (size_t i = 0; i < out.size(); ++i) {
     const TokenMark& mark = own.marks[i];
-    if (mark.end - mark.begin >= min_segment_ && own.kv.owns({mark.begin, mark.end})) out[i] = season(own, mark, pool);
+    if (mark.end - mark.begin >= min_segment_ && own.kv.owns({mark.begin, mark.end}))
+      out[i] = season(own, mark, pool, most);
   }
   return out;
 }
 
 // Over how many contexts the mark's mean is with this one; 0: it was not added.
-int ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool) {
+int ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool, int most) {
   const Run run{mark.begin, mark.end}, whole{0, run.size()};
   const auto tokens = own.tokens.subspan(run.begin, run.size());
   const CachedSegment* old = copy_of(tokens, own.domains.seasoned);
   const int contexts = old ? index_.info(old->id).contexts : 0;
-  if (contexts >= kMostContexts) return 0;
+  if (contexts >= most) return 0;
   const auto now = own.kv.publish(run);
   std::vector<MeanPart> parts;
   if (old) parts.push_back({old->parts[0].kv.get(), old->parts[0].of_kv({old->pos, old->pos + old->count})});

@@ -43,6 +43,9 @@ TEST_F(MeansTest, MeansComeFirst) {
   };
   EXPECT_EQ(lacking(1), 1u);
   EXPECT_EQ(lacking(2), 2u);
+  const auto of_two = cache->without_contexts(join(more, a, b), marks, domains.seasoned, 2);
+  EXPECT_EQ(of_two[0].contexts, 2);
+  EXPECT_EQ(of_two[1].contexts, 1) << "b has one";
 }
 
 // Where the text in front of a marked part is what stood in front of an exact copy of it, the copy comes first.
@@ -136,10 +139,11 @@ TEST_F(MeansTest, ACopyInTheSameContextComesBeforeACleanOne) {
 // What came of each marked part is said: over how many contexts its mean is now, or that this one was not added.
 TEST_F(MeansTest, SaysWhatWasAdded) {
   using Contexts = std::vector<int>;
-  const auto season = [&](int n) {
+  const auto season = [&](int n, int most = kMostContexts) {
     Asked asked = compute(join(text(60 + n, 10), a, text(1000 + n, 2), b), {{10, 30}, {30, 32}, {32, 52}}, false);
-    return cache->season(asked.own(domains), pool);
+    return cache->season(asked.own(domains), pool, most);
   };
+  EXPECT_EQ(season(0, 0), (Contexts{0, 0, 0}));
   for (int n = 1; n <= kMostContexts; ++n) EXPECT_EQ(season(n), (Contexts{n, 0, n})) << "a few tokens have no mean";
   EXPECT_EQ(season(kMostContexts + 1), (Contexts{0, 0, 0})) << "these have enough";
   EXPECT_EQ(cache->seasoned().by_contexts[kMostContexts], 2);

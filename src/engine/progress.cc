@@ -240,7 +240,10 @@ void EngineLoop::keep_with_preference(const Sequence& s) {
 }
 
 void EngineLoop::season(Sequence& s) {
-  s.completion.contexts = parts_.cache->season(own_of(s, s.running.layout, s.running.prefill_len), *parts_.pool);
+  // A set that lacks contexts may hold documents that have theirs.
+  const bool asked_for = !s.idle_work || auditor_.auditing();
+  s.completion.contexts = parts_.cache->season(own_of(s, s.running.layout, s.running.prefill_len), *parts_.pool,
+                                               asked_for ? kMostContexts : seasoner_.contexts());
   if (auditor_.auditing()) return auditor_.seasoned();  // that pass was made for something else
   ++stats_.seasoning_passes;
   stats_.seasoning_s += seconds(s.first_step, Clock::now());

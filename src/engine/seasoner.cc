@@ -7,7 +7,7 @@
 
 namespace kvilt {
 
-void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
+void Seasoner::asked(const Sequence& s, std::span<const LacksContexts> missing) {
   const std::vector<TokenMark>& marks = s.request.prompt.marks;
   if (!wanted() || missing.empty() || marks.size() < 2) return;  // a context of one is the prompt's beginning alone
   int64_t size = marks[0].begin;
@@ -19,7 +19,8 @@ void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
   Set set;
   AskCounter::Asker asker(asked_, s.tokens);
   bool often = false, all_wait = true;
-  for (const TokenMark& mark : missing) {
+  for (const auto& [mark, contexts] : missing) {
+    set.rounds = std::max(set.rounds, contexts);
     const Digest& key = set.keys.emplace_back(asked_.key(s.domains.seasoned, part(mark)));
     often |= asked_.asked(key, asker);
     all_wait = all_wait && waits(key);
@@ -32,7 +33,6 @@ void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
   for (const Digest& key : set.keys) asked_.forget(key);
   set.domains = {.exact = s.domains.exact, .seasoned = s.domains.seasoned};
   set.owner = s.owner;
-  set.rounds = season_.contexts;
   set.orders.emplace(marks.size());
   waiting_.push(std::move(set));
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/ask_counter.h"
+#include "engine/content_cache.h"
 #include "engine/fair_line.h"
 #include "engine/idle_work.h"
 #include "kvilt/season.h"
@@ -41,7 +42,7 @@ class Seasoner : public IdleWork {
   int waiting() const { return static_cast<int>(waiting_.size()); }
 
   // The prefill of a real request ended; `missing` are parts that it marked and that lack contexts in its domain of means.
-  void asked(const Sequence& sequence, std::span<const TokenMark> missing);
+  void asked(const Sequence& sequence, std::span<const LacksContexts> missing);
 
   std::optional<Clock::time_point> ready() const override {
     return waiting_.empty() ? std::nullopt : std::optional(pace_.next());

@@ -146,15 +146,17 @@ class SeasonerTest : public testing::Test {
       s.request.prompt.marks.push_back({begin, begin + 40});
     }
     s.tokens.insert(s.tokens.end(), behind.begin(), behind.end());
-    seasoner.asked(s, s.request.prompt.marks);
+    std::vector<LacksContexts> missing;
+    for (const TokenMark& mark : s.request.prompt.marks) missing.push_back({mark, seasoner.contexts()});
+    seasoner.asked(s, missing);
   }
-  static std::vector<int32_t> run(Seasoner& seasoner) {
+  static std::vector<int32_t> run(Seasoner& seasoner, DomainId exact = 7) {
     const auto s = seasoner.start();
     EXPECT_EQ(s->request.policy.name, "full");
     EXPECT_TRUE(s->request.season);
     EXPECT_FALSE(s->request.publish);
     EXPECT_EQ(s->domains.seasoned, 9);
-    EXPECT_EQ(s->domains.exact, 7);
+    EXPECT_EQ(s->domains.exact, exact);
     std::vector<int32_t> held;
     for (const TokenMark& mark : s->request.prompt.marks) held.push_back(s->tokens[static_cast<size_t>(mark.begin)]);
     std::ranges::sort(held);
@@ -274,6 +276,21 @@ TEST_F(SeasonerTest, ASetsOrdersDoNotRepeat) {
     seasoner.finish({});
   }
   EXPECT_EQ(orders.size(), 5u);
+}
+
+TEST_F(SeasonerTest, AsManyOrdersAsTheOneWithTheFewestLacks) {
+  Seasoner seasoner({.contexts = 5}, 1);
+  Sequence s;
+  s.domains.seasoned = 9;
+  s.request.prompt.marks = {{0, 40}, {40, 80}, {80, 120}};
+  s.tokens.resize(120);
+  for (size_t i = 0; i < 120; ++i) s.tokens[i] = static_cast<int32_t>(i / 40);
+  const LacksContexts missing[] = {{{0, 40}, 1}, {{80, 120}, 2}};
+  s.tokens.push_back(0);
+  for (int32_t end = 0; end < 2; ++end) s.tokens.back() = end, seasoner.asked(s, missing);  // two conversations
+  int passes = 0;
+  for (; seasoner.ready(); ++passes) run(seasoner, 0), seasoner.finish({});
+  EXPECT_EQ(passes, 2);
 }
 
 TEST_F(SeasonerTest, DocumentsOfWhichNoTwoFitAreLeftAlone) {

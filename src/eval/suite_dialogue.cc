@@ -3,7 +3,7 @@
 // Idea:     LoopServe (arXiv:2507.13681, section 5.1) asks at all three places, since methods that choose keys by the
 //           last rows know the question only where it stands there.
 // dialogue: turns are cases of another suite, their pieces the text; those before the last are answered with the first
-//           right answer. The last turn is the case.
+//           right answer, or with the true text that follows. The last turn is the case.
 // mt-bench: two turns of MT-bench (Zheng et al., arXiv:2306.05685), the first answered as the reference does; a
 //           question without a reference is left out. Distances only: its own score takes a judge.
 #include <map>
@@ -35,6 +35,12 @@ Result<CaseTurn> user_turn(EvalCase& from, const std::string& at) {
     last.parts.insert(last.parts.begin() + static_cast<long>(before), std::move(question));
   }
   return std::move(last);
+}
+
+// What the assistant said to a turn: its first right answer; to one without answers the true text behind it.
+Result<std::string> answer_of(const Engine& engine, const EvalCase& of) {
+  if (!of.answers.empty()) return of.answers[0];
+  return engine.detokenize(of.truth);
 }
 
 // By question, the first turn of the reference's answer.
@@ -73,7 +79,7 @@ Result<std::vector<CaseSource>> make_dialogue(Engine& engine, SuiteParams& param
       if (!source.made_of.empty()) made_of += fmt::format("{} {}: {}\n", at, source.id, source.made_of);
     }
     out.push_back({as, mine.back().id,
-                   [=]() -> Result<EvalCase> {
+                   [=, &engine]() -> Result<EvalCase> {
                      std::vector<CaseTurn> said;
                      for (const CaseSource& source : mine) {
                        KVILT_ASSIGN(EvalCase next, source.make());
@@ -81,7 +87,8 @@ Result<std::vector<CaseSource>> make_dialogue(Engine& engine, SuiteParams& param
                        KVILT_ASSIGN(CaseTurn user, user_turn(next, at));
                        said.push_back(std::move(user));
                        if (&source != &mine.back()) {
-                         said.push_back({"assistant", {{next.answers.empty() ? "" : next.answers[0]}}});
+                         KVILT_ASSIGN(std::string answer, answer_of(engine, next));
+                         said.push_back({"assistant", {{std::move(answer)}}});
                          continue;
                        }
                        next.suite = as;

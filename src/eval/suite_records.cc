@@ -2,12 +2,15 @@
 // number, cut into pieces that are known one by one. What a row says is nearly what its neighbours say, so a small error
 // in the KV points to the wrong one.
 // Questions: a look-up (what number stands at this name?), or one hop (at the name that this row refers to), to a row of
-//            any piece. The answer is one number that stands once in the prompt.
+//            any piece. The answer is one number that stands once in the rows.
+// Passages:  with `passages`, so many pieces of another text (`path`) stand between them, in random order: a table among
+//            prose, of which the share of all text that looks alike says little.
 // Source:    this project's own; docs/eval.md#suites.
 #include <array>
 #include <set>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "eval/suite.h"
 
 namespace kvilt {
@@ -73,6 +76,18 @@ const std::array<Kind, 4> kKinds = {{
      "How many are in stock of the item that {} goes with? Reply with the number."},
 }};
 
+constexpr size_t kPassageBytes = 1000, kMaxTextBytes = size_t{256} << 20;
+
+// Passages of `text`, from one space to another, at random places among `pieces`.
+void add_passages(const std::string& text, int count, std::mt19937_64& rng, std::vector<std::string>& pieces) {
+  const auto space = [&](size_t at) { return std::min(text.find_first_of(" \n", at), text.size()); };
+  for (int i = 0; i < count; ++i) {
+    const size_t at = space(rng() % (text.size() - kPassageBytes));
+    pieces.insert(pieces.begin() + static_cast<long>(rng() % (pieces.size() + 1)),
+                  text.substr(at, space(std::min(at + kPassageBytes, text.size())) - at) + "\n");
+  }
+}
+
 }  // namespace
 
 Result<std::vector<CaseSource>> make_records(Engine& engine, SuiteParams& params) {
@@ -80,12 +95,20 @@ Result<std::vector<CaseSource>> make_records(Engine& engine, SuiteParams& params
   const int pieces = params.number("segments", 8, 1, 1000), seed = params.number("seed", 1, 0, 1 << 30);
   const std::string kind = params.text("kind", "mixed"), as = params.text("as", "records");
   const int hops = params.number("hops", -1, 0, 1);  // -1: both in turn
+  const int passages = params.number("passages", 0, 0, 1000);
+  const std::string path = passages > 0 ? params.needed_text("path") : "";
   KVILT_TRY(params.finish());
   int only = -1;
   for (size_t k = 0; k < kKinds.size(); ++k) only = kind == kKinds[k].name ? static_cast<int>(k) : only;
   if (only < 0 && kind != "mixed")
     return error(Code::kInvalidArgument, "suite 'records': kind is '{}', not mixed, staff, invoices, logs or prices",
                  kind);
+  std::string prose;
+  if (passages > 0) {
+    KVILT_ASSIGN(prose, read_file(path, kMaxTextBytes));
+    if (prose.size() < 2 * kPassageBytes)
+      return error(Code::kInvalidArgument, "{}: needs at least {} bytes of text", path, 2 * kPassageBytes);
+  }
   return numbered(as, n, seed, [=, &engine](int index, std::mt19937_64& rng) -> Result<EvalCase> {
     const Kind& of = kKinds[only >= 0 ? only : index % 4];
     std::set<std::string> names;
@@ -111,6 +134,7 @@ Result<std::vector<CaseSource>> make_records(Engine& engine, SuiteParams& params
       texts.push_back(fmt::format(fmt::runtime(of.title), p + 1));
       for (int i = rows * p / pieces; i < rows * (p + 1) / pieces; ++i) texts.back() += of.row(records[i]);
     }
+    if (passages > 0) add_passages(prose, passages, rng, texts);
     const Record& asked = records[rng() % records.size()];
     const bool hop = hops >= 0 ? hops == 1 : index / 4 % 2 == 1;
     EvalCase out = rag_case(of.system, texts, fmt::format(fmt::runtime(hop ? of.hop : of.lookup), asked.name));

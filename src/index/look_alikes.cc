@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 namespace kvilt {
 
@@ -41,6 +40,12 @@ double look_alike_share(std::span<const int32_t> prompt, std::span<const Run> pa
   }
   count();
   return all > 0 ? static_cast<double>(alike) / static_cast<double>(all) : 0;
+}
+
+std::vector<double> look_alike_shares(std::span<const int32_t> prompt, std::span<const Run> parts) {
+  std::vector<double> out;
+  for (const Run& part : parts) out.push_back(look_alike_share(prompt, {&part, 1}));
+  return out;
 }
 
 }  // namespace kvilt

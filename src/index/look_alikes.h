@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/runs.h"
 
@@ -18,5 +19,8 @@ inline constexpr int64_t kLookAlikeStretch = 2048;
 // elsewhere in the same stretch of `parts`. 0 for a text without repetition, and for one that repeats itself to the
 // letter. Cost: a sort of each stretch.
 double look_alike_share(std::span<const int32_t> prompt, std::span<const Run> parts);
+
+// Of each part by itself: one table among other texts shows here, and hardly in the share of all.
+std::vector<double> look_alike_shares(std::span<const int32_t> prompt, std::span<const Run> parts);
 
 }  // namespace kvilt

@@ -47,5 +47,17 @@ TEST(LookAlikes, PartsEndAtTheirEnds) {
   EXPECT_EQ(look_alike_share(prompt, {}), 0);
 }
 
+TEST(LookAlikes, OnePartOfManyShowsByItself) {
+  Tokens rows;
+  for (int32_t name = 0; name < 8; ++name) rows = join(rows, Tokens{1, 2, 3, 100 + name, 4});
+  const Tokens prompt = join(text(5, 200), rows, text(6, 200));
+  const kvilt::Run parts[] = {{0, 200}, {200, 240}, {240, 440}};
+  const std::vector<double> shares = look_alike_shares(prompt, parts);
+  ASSERT_EQ(shares.size(), 3u);
+  EXPECT_NEAR(shares[1], 8.0 / 37, 1e-9);
+  EXPECT_EQ(shares[0] + shares[2], 0);
+  EXPECT_LT(look_alike_share(prompt, parts), 0.02) << "power: together they hardly do";
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -8,10 +8,10 @@
 //   exact     the exact prefix and nothing else: `prefix`.
 //   auto      balanced for the text that the caller marked, exact for all other: what a request gets when nobody said
 //             anything about quality. Any of them may be kept to marked text, or not, with text=marked | all.
-// Look-alikes: where more than kLookAlike of the reused tokens are told apart by little (rows of a list, of a log), a
-//          small error points to the wrong row: draft and balanced compute the share `alike` there instead of r. Of 90
-//          look-ups in such lists full answered .567, balanced with r .31 .411, with .70 .544; .70 was chosen on 60
-//          others (docs/results/look-alikes.md).
+// Look-alikes: where the reused tokens, or those of one piece, are told apart by little (rows of a list, of a log;
+//          look_alike_pieces()), a small error points to the wrong row: draft and balanced compute the share `alike`
+//          there instead of r. Of 90 look-ups in such lists full answered .567, balanced with r .31 .411, with .70 .544;
+//          .70 was chosen on 60 others (docs/results/look-alikes.md).
 // Source: this project's own; docs/papers.md#auto-ours has the figures, and what else was tried.
 // Rules:  pieces are not used where fewer than kShort positions are to be computed without them, or where the plan is
 //         estimated to take more than kWorthIt of the FLOPs of computing them all. The prompt is then computed, and
@@ -30,16 +30,13 @@ namespace {
 constexpr int kTail = 64;        // mend's default
 constexpr int32_t kShort = 128;  // positions; a prefill of 128 takes the time of a few decode steps
 constexpr double kWorthIt = 0.8;
-// Of lists, logs and tables this share or more are look-alikes, of novels and encyclopedias up to .07, of questions'
-// passages up to .17, of tools' schemas and source code mostly less than .20.
-constexpr double kLookAlike = 0.22;
 constexpr double kAlike = 0.7;
 
 struct Dial {
-  double r, hop;
-  int ahead;  // tokens of the answer that the first look guesses and that look too
+  MendDial mend;
+  double hop;
 };
-constexpr Dial kDraft{0.05, 0, 0}, kBalanced{0.31, 0.02, 0};
+constexpr Dial kDraft{{0.05, kAlike}, 0}, kBalanced{{0.31, kAlike}, 0.02};
 constexpr int64_t kFewestLookers = 16;  // right answers of the probe model: .933 with 12, .950 with 16 and 22
 
 // FLOPs of `rows` in all layers: linear layers, and attention over all positions before each row (windows are ignored).
@@ -61,12 +58,10 @@ double flops(const Runs& rows, const ModelConfig& c) {
 
 class Auto : public ReusePolicy {
  public:
-  // alike: r for look-alikes.
-  Auto(const Dial& dial, double alike, bool unmarked)
-      : plain_(dial), alike_({alike, dial.hop, dial.ahead}), unmarked_(unmarked) {}
+  Auto(const Dial& dial, bool unmarked) : dial_(dial), mend_(mend_with(dial.mend)), unmarked_(unmarked) {}
 
   bool wants_unmarked() const override { return unmarked_; }
-  bool wants_look_alikes() const override { return alike_.dial.r != plain_.dial.r; }
+  bool wants_look_alikes() const override { return dial_.mend.alike != dial_.mend.r; }
 
   bool uses(const PromptLayout& layout, const ModelConfig& config) const override {
     const Runs all{layout.after_prefix()};
@@ -74,21 +69,20 @@ class Auto : public ReusePolicy {
     const Runs always = always_computed(layout, kTail);
     const Runs rest = subtract(layout.reused(), always);
     double cost = flops(always, config);
-    const Dial& dial = setting(layout).dial;
-    if (dial.r > 0) cost *= 2;  // mend looks first
-    cost += (dial.hop + dial.r) * flops(rest, config);
+    const double share = dial_.mend.share(layout);
+    if (share > 0) cost *= 2;  // mend looks first
+    cost += (dial_.hop + share) * flops(rest, config);
     return cost < kWorthIt * flops(all, config);
   }
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    const auto& [dial, mend] = setting(layout);
-    Plan plan = mend->plan(layout, config);
-    if (plan.stages.size() < 2 || dial.hop == 0) return plan;
+    Plan plan = mend_->plan(layout, config);
+    if (plan.stages.size() < 2 || dial_.hop == 0) return plan;
     Stage second = uniform_stage(layout.reused(), config.L);
     second.probes = plan.stages[0].probes;
     second.probes[0].rows = second.sets[0];
     second.probes[0].key_end = -1;
-    second.expected = dial.hop;
+    second.expected = dial_.hop;
     second.discard = true;  // they saw stale neighbours: mend computes again those that it chooses
     plan.stages.insert(plan.stages.begin() + 1, second);
     return plan;
@@ -97,17 +91,16 @@ class Auto : public ReusePolicy {
   void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
               Plan& plan) const override {
     if (stage + 1 == static_cast<int>(plan.stages.size())) return;
-    const auto& [dial, mend] = setting(layout);
     const Runs candidates = subtract(layout.reused(), always_computed(layout, kTail));
     if (plan.stages.size() == 3 && stage == 0) {
-      const int64_t n = std::max(kFewestLookers, budget_of(layout, dial.hop));
+      const int64_t n = std::max(kFewestLookers, budget_of(layout, dial_.hop));
       Runs lookers = top_positions(probes[0].score, candidates, n);
       if (lookers.empty()) lookers = {layout.tail()};  // all of them are computed anyway, but a probe needs rows
       plan.stages[1].sets[0] = lookers;
       plan.stages[1].probes[0].rows = lookers;
     } else {
       const Probe both = together(probes, candidates);
-      mend->refine(layout, config, 0, {&both, 1}, plan);
+      mend_->refine(layout, config, 0, {&both, 1}, plan);
     }
   }
 
@@ -126,14 +119,8 @@ class Auto : public ReusePolicy {
     return out;
   }
 
-  struct Setting {
-    explicit Setting(const Dial& d) : dial(d), mend(mend_with(d.r, d.ahead)) {}
-    Dial dial;
-    std::unique_ptr<ReusePolicy> mend;
-  };
-  const Setting& setting(const PromptLayout& layout) const { return layout.look_alikes > kLookAlike ? alike_ : plain_; }
-
-  const Setting plain_, alike_;
+  const Dial dial_;
+  const std::unique_ptr<ReusePolicy> mend_;
   const bool unmarked_;
 };
 
@@ -145,11 +132,11 @@ std::unique_ptr<ReusePolicy> make_auto(PolicyParams& p) {
   const bool all = p.choice("text", quality == "auto" ? "marked" : "all", {"marked", "all"}) == "all";
   Dial dial = quality == "draft" ? kDraft : kBalanced;
   const double given = p.number("r,budget", -1, 0, 1);
-  if (given >= 0) dial.r = given;
-  const double alike = p.number("alike", given >= 0 ? given : kAlike, 0, 1);
+  if (given >= 0) dial.mend.r = given;
+  dial.mend.alike = p.number("alike", given >= 0 ? given : kAlike, 0, 1);
   dial.hop = p.number("hop", dial.hop, 0, 1);
-  dial.ahead = p.integer("ahead", dial.ahead, 0, kMostAhead);
-  return std::make_unique<Auto>(dial, alike, all);
+  dial.mend.ahead = p.integer("ahead", dial.mend.ahead, 0, kMostAhead);
+  return std::make_unique<Auto>(dial, all);
 }
 
 }  // namespace kvilt

@@ -30,11 +30,10 @@ namespace {
 constexpr double kMeansFull = 0.15, kMeansNone = 0.30;
 
 struct MendParams {
-  double r;        // share of the reused tokens that is computed again; .15 beat ProphetKV's .20 with 18 % fewer FLOPs
-  double anchors;  // share of these that is strided evenly; the others have the highest scores
+  MendDial dial;   // r .15 beat ProphetKV's .20 with 18 % fewer FLOPs
+  double anchors;  // share of what is computed that is strided evenly; the rest has the highest scores
   bool anchors_given;
   int tail;
-  int ahead = 0;  // tokens of the answer that are guessed and look too
   bool value_norm = true;
   bool carries;
   bool sees_stale;
@@ -52,14 +51,15 @@ class Mend : public ReusePolicy {
       repair.carry = params_.carry;
       repair.carry->groups = carry_groups(layout.pieces, params_.carry.kernel == Carry::Kernel::kContent);
     }
-    if (params_.r == 0 || params_.anchors == 1) {  // nothing is chosen by score
+    const double share = params_.dial.share(layout);
+    if (share == 0 || params_.anchors == 1) {  // nothing is chosen by score
       compute(layout, anchors(layout), repair);
       return plan_for(layout, {repair});
     }
-    repair.expected = params_.r;
+    repair.expected = share;
     const auto estimator = params_.value_norm ? Estimator::kColumnSumValueNorm : Estimator::kColumnSum;
     Stage look = question_stage(layout, config, estimator, params_.tail);
-    look.ahead = params_.ahead;
+    look.ahead = params_.dial.ahead;
     return plan_for(layout, {std::move(look), std::move(repair)});
   }
 
@@ -67,12 +67,22 @@ class Mend : public ReusePolicy {
               Plan& plan) const override {
     if (stage + 1 == static_cast<int>(plan.stages.size())) return;
     const Runs strided = anchors(layout), always = unite(always_computed(layout, params_.tail), strided);
-    const int64_t n = std::max<int64_t>(budget_of(layout, params_.r) - count(strided), 0);
-    const Runs highest = top_positions(probes[0].score, subtract(layout.reused(), always), n);
-    compute(layout, unite(strided, highest), plan.stages.back());
+    const Runs alike = alike_in(layout);
+    Runs chosen = strided;
+    const auto choose = [&](const Runs& text, double share) {
+      const int64_t n = std::max<int64_t>(budget_of(text, share) - count(intersect(strided, text)), 0);
+      chosen = unite(chosen, top_positions(probes[0].score, subtract(text, always), n));
+    };
+    choose(subtract(layout.reused(), alike), params_.dial.r);
+    choose(alike, params_.dial.alike);
+    compute(layout, chosen, plan.stages.back());
   }
 
  private:
+  Runs alike_in(const PromptLayout& layout) const {
+    return params_.dial.alike == params_.dial.r ? Runs{} : look_alike_pieces(layout);
+  }
+
   // The chosen tokens, and what is computed whatever was chosen.
   void compute(const PromptLayout& layout, const Runs& chosen, Stage& repair) const {
     const Runs always = always_computed(layout, params_.tail);
@@ -81,21 +91,23 @@ class Mend : public ReusePolicy {
       repair.sights = piece_sights(layout, subtract(chosen, always), repair.sets[0], RowsRead::kOwnPiece);
   }
 
-  // Share of a piece's tokens.
-  double anchor_share(const PromptLayout& layout) const {
-    const double share = params_.r * params_.anchors;
+  // Share of a piece's tokens, of which the share r is computed.
+  double anchor_share(const PromptLayout& layout, double r) const {
+    const double share = r * params_.anchors;
     if (params_.anchors_given || layout.seasoned == 0) return share;
     const double means = layout.seasoned / static_cast<double>(count(layout.reused()));
-    const double kept = std::clamp((kMeansNone - params_.r) / (kMeansNone - kMeansFull), 0.0, 1.0);
+    const double kept = std::clamp((kMeansNone - r) / (kMeansNone - kMeansFull), 0.0, 1.0);
     return share * (1 - means * (1 - kept));
   }
 
   // The middles of equal parts of every piece; not its first tokens, whose change is unlike that of the rest.
   Runs anchors(const PromptLayout& layout) const {
-    const double share = anchor_share(layout);
+    const double share = anchor_share(layout, params_.dial.r), of_alike = anchor_share(layout, params_.dial.alike);
+    const Runs alike = alike_in(layout);
     Runs out;
     for (const Run& piece : layout.pieces) {
-      const int64_t n = std::llround(share * piece.size());
+      const bool looks_alike = !intersect(alike, Runs{piece}).empty();
+      const int64_t n = std::llround((looks_alike ? of_alike : share) * piece.size());
       for (int64_t i = 0; i < n; ++i) {
         const auto pos = piece.begin + static_cast<int32_t>(piece.size() * (2 * i + 1) / (2 * n));
         out.push_back({pos, pos + 1});
@@ -110,11 +122,12 @@ class Mend : public ReusePolicy {
 MendParams params_of(PolicyParams& p) {
   MendParams params;
   params.anchors_given = p.given("anchors");
-  params.r = p.number("r,budget", 0.15, 0, 1);
+  const double r = p.number("r,budget", 0.15, 0, 1);
+  params.dial = {r, r};
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
   if (params.anchors < 1) {  // else nobody looks
-    params.ahead = p.integer("ahead", params.ahead, 0, kMostAhead);
+    params.dial.ahead = p.integer("ahead", params.dial.ahead, 0, kMostAhead);
     params.value_norm = p.flag("value_norm", params.value_norm);
   }
   params.sees_stale = p.choice("stale", "seen", {"seen", "unseen"}) == "seen";
@@ -140,11 +153,26 @@ MendParams params_of(PolicyParams& p) {
 
 std::unique_ptr<ReusePolicy> make_mend(PolicyParams& p) { return std::make_unique<Mend>(params_of(p)); }
 
-std::unique_ptr<ReusePolicy> mend_with(double r, int ahead) {
+Runs look_alike_pieces(const PromptLayout& layout) {
+  if (layout.look_alikes > kLookAlike) return layout.reused();
+  Runs out;
+  for (size_t i = 0; i < layout.piece_look_alikes.size(); ++i) {
+    if (layout.piece_look_alikes[i] > kLookAlikePiece) out.push_back(layout.pieces[i]);
+  }
+  return normalize(out);
+}
+
+double MendDial::share(const PromptLayout& layout) const {
+  const int64_t all = count(layout.reused());
+  if (alike == r || all == 0) return r;
+  const double part = static_cast<double>(count(look_alike_pieces(layout))) / static_cast<double>(all);
+  return r + (alike - r) * part;
+}
+
+std::unique_ptr<ReusePolicy> mend_with(const MendDial& dial) {
   PolicyParams defaults({});
   MendParams params = params_of(defaults);
-  params.r = r;
-  params.ahead = ahead;
+  params.dial = dial;
   return std::make_unique<Mend>(params);
 }
 

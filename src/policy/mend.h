@@ -9,8 +9,20 @@ namespace kvilt {
 
 inline constexpr int kMostAhead = 64;
 
-// mend that recomputes the share r of the reused tokens, whose look takes `ahead` guessed tokens of the answer in, with
-// defaults for the rest. REQUIRES: r in [0, 1], ahead in [0, kMostAhead].
-std::unique_ptr<ReusePolicy> mend_with(double r, int ahead);
+// Which pieces are made of look-alikes, by PromptLayout: all, where more than kLookAlike of their tokens are; else those
+// of which by itself more than kLookAlikePiece are (docs/results/look-alikes.md).
+inline constexpr double kLookAlike = 0.22, kLookAlikePiece = 0.20;
+Runs look_alike_pieces(const PromptLayout& layout);
+
+struct MendDial {
+  double r;       // share of the reused tokens that is computed again, in [0, 1]
+  double alike;   // of those in look-alikes, in [0, 1]; r: these are as all others
+  int ahead = 0;  // guessed tokens of the answer that the look takes in, in [0, kMostAhead]
+
+  double share(const PromptLayout& layout) const;  // of all reused tokens
+};
+
+// mend with this dial, and defaults for the rest.
+std::unique_ptr<ReusePolicy> mend_with(const MendDial& dial);
 
 }  // namespace kvilt

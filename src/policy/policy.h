@@ -63,7 +63,10 @@ struct PromptLayout {
   int32_t question = -1;    // where the free text after the caller's last mark begins; -1: no marks
   int32_t near = 0;         // of the pieces' positions, those of runs in text that nearly repeats what is cached
   int32_t seasoned = 0;     // of the pieces' positions, those whose KV is a mean over contexts (docs/math/seasoning.md)
-  double look_alikes = 0;   // of the pieces, for policies that want it (index/look_alikes.h)
+  // The share of tokens in text that resembles other text, for policies that want it (index/look_alikes.h): of all
+  // pieces together, and of each piece by itself.
+  double look_alikes = 0;
+  std::vector<double> piece_look_alikes = {};
   // Per piece, for policies that want it: of the tokens right before it, how many stood right before its segment's too;
   // kWholeContext: all of them, from position 0 on.
   std::vector<int32_t> shared_context = {};
@@ -97,7 +100,7 @@ class ReusePolicy {
   virtual bool wants_pieces() const { return true; }
   virtual bool wants_unmarked() const { return true; }      // false: pieces are cut to the caller's marks
   virtual bool wants_realigned() const { return true; }     // false: keys stay as they were rotated (a baseline)
-  virtual bool wants_look_alikes() const { return false; }  // PromptLayout::look_alikes is measured
+  virtual bool wants_look_alikes() const { return false; }  // PromptLayout::look_alikes, piece_look_alikes are measured
   // PromptLayout::shared_context is measured, up to so many tokens; 0: it is not.
   virtual int32_t wants_shared_context() const { return 0; }
   // Kinds at layers of the model: PromptLayout::annexes says where the pieces have them.

@@ -405,6 +405,36 @@ TEST(Auto, ComputesMoreWhereTheTextIsMadeOfLookAlikes) {
   EXPECT_FALSE(policy("auto", {{"r", "0.4"}})->wants_look_alikes());
 }
 
+// A table among other texts: the share of all pieces hardly shows it, its own does.
+TEST(Auto, ComputesMoreOfOnePieceThatIsMadeOfLookAlikes) {
+  const ModelConfig config = half_billion();
+  PromptLayout layout{1024, 0, {{0, 400}, {400, 600}, {600, 1000}}};
+  layout.look_alikes = 0.1;
+  Probe probe;
+  probe.score.assign(1024, 1);
+  const auto computed = [&](const std::map<std::string, std::string>& params, double of_middle, const kvilt::Run& text) {
+    const auto made = policy("auto", params);
+    layout.piece_look_alikes = {0.1, of_middle, 0.19};
+    Plan plan = checked_plan(*made, layout, config);
+    const Probe probes[] = {probe, probe};
+    for (size_t stage = 0; stage + 1 < plan.stages.size(); ++stage)
+      made->refine(layout, config, static_cast<int>(stage), std::span(probes).first(stage + 1), plan);
+    return count(intersect(plan.stages.back().sets[0], Runs{text}));
+  };
+  EXPECT_EQ(computed({}, 0.19, {0, 1000}), 310) << "power";
+  EXPECT_EQ(computed({}, 0.21, {400, 600}), 140);
+  EXPECT_EQ(computed({}, 0.21, {0, 1000}), 140 + 248);
+  EXPECT_EQ(computed({{"quality", "draft"}}, 0.21, {0, 1000}), 140 + 40);
+  EXPECT_EQ(computed({{"r", "0.4"}}, 0.21, {0, 1000}), 400) << "who says r gets it";
+  EXPECT_EQ(computed({{"alike", "1"}}, 0.21, {400, 600}), 200);
+  // What it costs counts where pieces are declined: with a quarter of the prompt new, .31 pays and 1 does not.
+  const PromptLayout half{1000, 0, {{0, 400}, {400, 750}}, -1, -1, 0, 0, 0, {0, 0}};
+  PromptLayout alike = half;
+  alike.piece_look_alikes = {0.3, 0.3};
+  EXPECT_TRUE(policy("auto")->uses(half, config));
+  EXPECT_FALSE(policy("auto")->uses(alike, config));
+}
+
 TEST(Auto, KeepsToMarkedTextWhenNobodyChoseAQuality) {
   EXPECT_FALSE(policy("auto", {{"quality", "auto"}})->wants_unmarked());
   for (const char* quality : {"draft", "balanced"}) {

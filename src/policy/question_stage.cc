@@ -21,8 +21,10 @@ Stage question_stage(const PromptLayout& layout, const ModelConfig& config, Esti
   return stage;
 }
 
-int64_t budget_of(const PromptLayout& layout, double share) {
-  return static_cast<int64_t>(std::floor(share * static_cast<double>(count(layout.reused())) + 1e-9));
+int64_t budget_of(const PromptLayout& layout, double share) { return budget_of(layout.reused(), share); }
+
+int64_t budget_of(const Runs& text, double share) {
+  return static_cast<int64_t>(std::floor(share * static_cast<double>(count(text)) + 1e-9));
 }
 
 Runs always_and_highest(const PromptLayout& layout, int32_t tail, std::span<const double> score, double r) {

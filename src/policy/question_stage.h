@@ -15,8 +15,9 @@ Stage question_stage(const PromptLayout& layout, const ModelConfig& config, Esti
 // What the next stage computes whatever was chosen: the fresh runs and the suffix.
 Runs always_computed(const PromptLayout& layout, int32_t tail);
 
-// floor(share * |reused|), the number that the papers' r stands for.
+// floor(share * |reused|), the number that the papers' r stands for; or of some of the text.
 int64_t budget_of(const PromptLayout& layout, double share);
+int64_t budget_of(const Runs& text, double share);
 
 // always_computed(), and of the other reused tokens the budget_of(r) with the highest score.
 Runs always_and_highest(const PromptLayout& layout, int32_t tail, std::span<const double> score, double r);
