@@ -76,7 +76,7 @@ const std::array<Kind, 4> kKinds = {{
      "How many are in stock of the item that {} goes with? Reply with the number."},
 }};
 
-constexpr size_t kPassageBytes = 1000, kMaxTextBytes = size_t{256} << 20;
+constexpr size_t kPassageBytes = 1000, kMostPassages = size_t{256} << 20;
 
 // Passages of `text`, from one space to another, at random places among `pieces`.
 void add_passages(const std::string& text, int count, std::mt19937_64& rng, std::vector<std::string>& pieces) {
