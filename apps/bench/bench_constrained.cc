@@ -1,6 +1,7 @@
 // apps/bench/bench_constrained.cc: kvilt bench constrained: what it costs to hold answers to a JSON schema, and what the
 // schema's own text gains: tokens a second of free text, of JSON in single steps, and of JSON whose keys are drafted
-// (docs/design/drafts.md), of the same length after the same prompt, in turns; and the share of the time that masks take.
+// (docs/design/drafts.md), of the same length after the same prompt, in turns; the share of the time that masks take; and
+// what that does to a step: its time by that of a step of free text in the same round, which has no mask.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include "apps/command.h"
 #include "apps/flags.h"
 #include "apps/report.h"
+#include "eval/statistics.h"
 
 namespace kvilt {
 namespace {
@@ -72,6 +74,7 @@ Request held_request(const Request& question, const Constraint& must, HeldWay wa
 
 struct HeldRates {
   std::vector<double> tokens_s, step_s, per_step, masks, shares, of_free;
+  Estimate step_of_free;  // over the rounds
   double tokens = 0;
   void add(const HeldPass& pass, int batch, int threads) {
     tokens = pass.tokens;
@@ -96,11 +99,13 @@ void bench_held(Engine& engine, const ConstrainedOptions& o, const Request& ques
     if (round == 0) continue;
     for (HeldRates& way : rates) way.of_free.push_back(way.tokens_s.back() / rates[kFreeText].tokens_s.back());
   }
+  for (HeldRates& way : rates) way.step_of_free = *paired_ratio(way.step_s, rates[kFreeText].step_s, 0);
   for (int way = 0; way < kHeldWays; ++way) {
     const HeldRates& r = rates[way];
-    std::printf("%5d %-12s %7.0f %9.1f %7.2f %5.2f %7.2f %8.2f %8.1f %8.2f%%\n", batch, kHeldWayNames[way], r.tokens,
-                median(r.tokens_s), median(r.of_free), spread(r.of_free), median(r.step_s) * 1e3, median(r.per_step),
-                median(r.masks) * 1e6, median(r.shares) * 100);
+    std::printf("%5d %-12s %7.0f %9.1f %7.2f %5.2f %7.2f %5.3f [%5.3f,%5.3f] %8.2f %8.1f %8.2f%%\n", batch,
+                kHeldWayNames[way], r.tokens, median(r.tokens_s), median(r.of_free), spread(r.of_free),
+                median(r.step_s) * 1e3, r.step_of_free.mean, r.step_of_free.low, r.step_of_free.high,
+                median(r.per_step), median(r.masks) * 1e6, median(r.shares) * 100);
     report.add({{"batch", batch},
                 {"answer", kHeldWayNames[way]},
                 {"tokens", r.tokens},
@@ -108,6 +113,9 @@ void bench_held(Engine& engine, const ConstrainedOptions& o, const Request& ques
                 {"of_free", median(r.of_free)},
                 {"spread_of_free", spread(r.of_free)},
                 {"step_s", median(r.step_s)},
+                {"step_of_free", r.step_of_free.mean},
+                {"step_of_free_low", r.step_of_free.low},
+                {"step_of_free_high", r.step_of_free.high},
                 {"tokens_per_step", median(r.per_step)},
                 {"mask_s", median(r.masks)},
                 {"mask_share", median(r.shares)}});
@@ -130,8 +138,8 @@ void bench_constrained(const ConstrainedOptions& o, int argc, char** argv) {
   if (const Status status = engine->check_constraint(must, false); !status.ok()) fail(status.error());
   const double compile = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::printf("vocabulary read and schema compiled in %.0f ms\n", compile * 1e3);
-  std::printf("%5s %-12s %7s %9s %7s %5s %7s %8s %8s %9s\n", "batch", "answer", "tokens", "tokens/s", "of free", "+-",
-              "ms/step", "tok/step", "us/mask", "of a step");
+  std::printf("%5s %-12s %7s %9s %7s %5s %7s %19s %8s %8s %9s\n", "batch", "answer", "tokens", "tokens/s", "of free",
+              "+-", "ms/step", "a step of free's", "tok/step", "us/mask", "of a step");
   for (const int batch : split_numbers(o.batches, "--batches")) bench_held(*engine, o, request, must, batch, report);
   report.write(o.json);
 }

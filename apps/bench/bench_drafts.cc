@@ -6,7 +6,8 @@
 //   free    a story; its tokens are drawn at temperature 1 with a seed
 // Method: of each prompt everything but the last token is cached, so that prefill is short. The answer is asked without
 //         drafts and with them, in turns, and must be the same text. Nothing of it is published, except the first
-//         conversation's of `call`. A token takes (total - first token) / (tokens - 1); medians over the rounds.
+//         conversation's of `call`. A token takes (total - first token) / (tokens - 1); medians over the rounds, and for
+//         a kind the geometric mean of all rounds' own ratios with its interval.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include "apps/flags.h"
 #include "apps/report.h"
 #include "base/error.h"
+#include "eval/statistics.h"
 
 namespace kvilt {
 namespace {
@@ -209,13 +211,16 @@ void bench_drafts(const DraftsOptions& o, int argc, char** argv) {
   if (!o.prompt_file.empty()) return write_prompts(*engine, o);
   std::printf("%-6s %6s %7s %11s %11s %9s %11s %8s %8s\n", "kind", "prompt", "tokens", "ms without", "ms with",
               "speed-up", "tokens/step", "drafted", "accepted");
+  Json kinds = Json::object();
   for (const std::string& kind : split_commas(o.kinds)) {
-    std::vector<double> speed_ups, per_step;
+    std::vector<double> speed_ups, per_step, all_without, all_with;
     for (int n = 0; n < o.prompts; ++n) {
       const auto [without, with] = compare(*engine, o, prompt_of(kind, o, n));
       const double plain = median(without.token_s), drafted = median(with.token_s);
       speed_ups.push_back(plain / drafted);
       per_step.push_back((with.tokens - 1) / with.steps());
+      all_without.insert(all_without.end(), without.token_s.begin(), without.token_s.end());
+      all_with.insert(all_with.end(), with.token_s.begin(), with.token_s.end());
       report.add({{"kind", kind},
                   {"prompt", n},
                   {"tokens", with.tokens},
@@ -232,8 +237,12 @@ void bench_drafts(const DraftsOptions& o, int argc, char** argv) {
                   1000 * drafted, speed_ups.back(), per_step.back(), with.drafted, with.accepted);
       std::fflush(stdout);
     }
-    std::printf("%-6s median %39s %9.2f %11.2f\n", kind.c_str(), "", median(speed_ups), median(per_step));
+    const Estimate mean = *paired_ratio(all_without, all_with, 0);
+    kinds[kind] = {{"speed_up", mean.mean}, {"low", mean.low}, {"high", mean.high}, {"pairs", mean.n}};
+    std::printf("%-6s median %39s %9.2f %11.2f   mean %.3f [%.3f,%.3f]\n", kind.c_str(), "", median(speed_ups),
+                median(per_step), mean.mean, mean.low, mean.high);
   }
+  report.set("kinds", std::move(kinds));
   report.write(o.json);
 }
 

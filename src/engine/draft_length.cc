@@ -31,9 +31,26 @@ void StepCost::fit() {
   base_s_ = seconds - row_s_ * rows;
 }
 
+bool DraftLength::pays(double chance) const {
+  return cost_->known() && chance * cost_->step_s(rows_) >= kMargin * cost_->row_s() * tokens_;
+}
+
 bool DraftLength::add(double chance) {
-  if (!cost_->known() || chance * cost_->step_s(rows_) < kMargin * cost_->row_s() * tokens_) return false;
+  if (!pays(chance)) return false;
   take(chance);
+  return true;
+}
+
+void DraftAccount::settle(int drafted, int accepted, double row_share) {
+  const double won = accepted - accepted_, spent = (drafted - drafted_) * row_share;
+  balance_ = std::min(kMost, balance_ + kEachStep + won - spent);
+  drafted_ = drafted, accepted_ = accepted, risked_ = 0;
+}
+
+bool DraftAccount::allow(double chance, double row_share) {
+  if (chance >= kSure) return true;
+  if (balance_ < risked_ + row_share) return false;
+  risked_ += row_share;
   return true;
 }
 

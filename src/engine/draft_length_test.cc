@@ -77,5 +77,41 @@ TEST(DraftLength, ManySequencesDraftLess) {
   EXPECT_EQ(rows_that_pay(learned(0.01, 0.001, 200), 200, 0.9), 0);
 }
 
+// An answer of so many steps whose unsure guesses are right or not; each step tries up to eight. What it lost, in tokens.
+double lost(int steps, double share, double chance, bool right, DraftAccount& account) {
+  int drafted = 0, accepted = 0;
+  for (int step = 0; step < steps; ++step) {
+    account.settle(drafted, accepted, share);
+    for (int row = 0; row < 8 && account.allow(chance, share); ++row) ++drafted, accepted += right ? 1 : 0;
+  }
+  return drafted * share - accepted;
+}
+
+TEST(DraftAccount, WhatUnsureGuessesLoseIsBounded) {
+  for (const double share : {.02, .1, .19, .3, .9}) {
+    for (const int steps : {1, 127, 5000}) {
+      DraftAccount account;
+      const double all = lost(steps, share, .69, false, account);
+      EXPECT_LE(all, .2 + .01 * steps + 1e-9) << share;
+      if (steps > 100) EXPECT_GT(all, .9) << share << ": they are tried now and then";
+    }
+  }
+  DraftAccount account;
+  EXPECT_LE(lost(127, .2, .3, false, account), .02 * 127) << "2 % of free text's pace";
+}
+
+TEST(DraftAccount, WhoWinsMayGuess) {
+  DraftAccount account;
+  EXPECT_LT(lost(20, .1, .5, true, account), -100) << "eight in nearly every step";
+  EXPECT_EQ(account.balance(), 1) << "no more is kept";
+  EXPECT_LE(lost(100, .1, .5, false, account), 2.1) << "and that is lost once";
+}
+
+TEST(DraftAccount, SureGuessesAreNotItsBusiness) {
+  DraftAccount account;
+  EXPECT_GT(lost(50, .1, .7, false, account), 39);
+  EXPECT_FALSE(account.allow(.69, .1)) << "they are in the account all the same";
+}
+
 }  // namespace
 }  // namespace kvilt

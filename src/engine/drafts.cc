@@ -33,7 +33,8 @@ bool ends_answer(const Sequence& s, const ModelConfig& config, int32_t id) {
 }
 
 void Drafts::begin_step(std::span<const std::unique_ptr<Sequence>> running) {
-  length_.begin(cost_, static_cast<int>(std::ranges::count_if(running, &Sequence::decoding)));
+  decodes_ = static_cast<int>(std::ranges::count_if(running, &Sequence::decoding));
+  length_.begin(cost_, decodes_);
 }
 
 void Drafts::add_foreseen(const ForeseenTokens& foreseen, int most, std::vector<int32_t>& draft) {
@@ -52,11 +53,17 @@ void Drafts::add_foreseen(const ForeseenTokens& foreseen, int most, std::vector<
 }
 
 void Drafts::add_found(const Sequence& s, int most, std::vector<int32_t>& draft) {
-  DraftFinder& finder = finders_.try_emplace(s.id, secret_).first->second;
+  Answer& answer = answers_.try_emplace(s.id, secret_).first->second;
   const DraftFinder::Texts texts{s.tokens, cached_, s.domains.exact, s.domains.approximate};
-  finder.read(texts);
-  finder.propose(
-      texts, most, [this](double chance) { return length_.add(chance); }, draft);
+  const double share = cost_.known() ? cost_.row_share(decodes_) : 0;
+  answer.account.settle(s.usage.drafted, s.usage.accepted, share);
+  answer.finder.read(texts);
+  const auto worth = [&](double chance) {
+    if (!length_.pays(chance) || !answer.account.allow(chance, share)) return false;
+    length_.take(chance);
+    return true;
+  };
+  answer.finder.propose(texts, most, worth, draft);
 }
 
 void Drafts::propose(Sequence& s, const ModelConfig& config, const ForeseenTokens* foreseen, int most) {

@@ -29,17 +29,23 @@ class Drafts {
   void propose(Sequence& s, const ModelConfig& config, const ForeseenTokens* foreseen, int most);
   // The step had nothing but these rows of decodes, and took so long.
   void step_took(int rows, double seconds) { cost_.add(rows, seconds); }
-  void forget(RequestId id) { finders_.erase(id); }
+  void forget(RequestId id) { answers_.erase(id); }
 
  private:
   void add_foreseen(const ForeseenTokens& foreseen, int most, std::vector<int32_t>& draft);
   void add_found(const Sequence& s, int most, std::vector<int32_t>& draft);
+  struct Answer {
+    explicit Answer(uint64_t secret) : finder(secret) {}
+    DraftFinder finder;
+    DraftAccount account;
+  };
   const int most_;
   const uint64_t secret_;
   const ContentIndex* cached_;
   StepCost cost_;
+  int decodes_ = 0;  // sequences that decode in this step
   DraftLength length_;
-  std::unordered_map<RequestId, DraftFinder> finders_;
+  std::unordered_map<RequestId, Answer> answers_;
 };
 
 // Whether the token ends the answer.
