@@ -192,10 +192,7 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     if (wanted.shared_context > 0)
       layout.shared_context.push_back(index_.shared_context(prompt, piece, wanted.shared_context));
   }
-  if (wanted.look_alikes) {
-    layout.look_alikes = look_alike_share(prompt, layout.pieces);
-    layout.piece_look_alikes = look_alike_shares(prompt, layout.pieces);
-  }
+  if (wanted.look_alikes) measure_look_alikes(prompt, layout);
   found.known.insert(found.known.end(), pieces.begin(), pieces.end());
   for (const Piece& piece : found.known) {
     const CachedSegment* segment = segments_.find(piece.segment);
@@ -209,6 +206,11 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     if (segments_.find(it->segment)->view_of != 0) segments_.renew(it->segment);
   }
   return found;
+}
+
+void ContentCache::measure_look_alikes(std::span<const int32_t> prompt, PromptLayout& layout) {
+  layout.look_alikes = look_alike_share(prompt, layout.pieces);
+  layout.piece_look_alikes = look_alike_shares(prompt, layout.pieces);
 }
 
 PromptPatch ContentCache::patch_of(const Piece& piece, PatchKind kind) const {

@@ -95,6 +95,9 @@ class ContentCache {
     int32_t shared_context = 0;  // > 0: the layout says how many tokens before each piece it shares, up to so many
     bool make_clean = false;     // the prefix ends where the first marked part begins, unless that has a clean copy
   };
+  // How much of the layout's pieces looks alike, together and each by itself. A layout whose pieces changed is measured
+  // again.
+  static void measure_look_alikes(std::span<const int32_t> prompt, PromptLayout& layout);
   // What is known of `prompt` (T tokens): at most T - 1 of them as prefix; pieces may cover the last one too. The prefix
   // is exact, or what an earlier request of the same policy left of the same text, where that reaches further by
   // kChainGain tokens or more.

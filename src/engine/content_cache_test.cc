@@ -486,6 +486,8 @@ TEST_F(ContentCacheTest, SaysHowMuchOfWhatItFoundLooksAlike) {
   };
   EXPECT_NEAR(share(true), 10.0 / 47, 1e-9);
   EXPECT_EQ(share(false), 0);
+  const PromptLayout layout = cache->find(join(more, rows, question), {}, domains, {.look_alikes = true}).layout;
+  EXPECT_EQ(layout.piece_look_alikes, std::vector<double>{layout.look_alikes}) << "the policy hears of each piece too";
 }
 
 // What a plan keeps becomes an annex of the segments, as far as the pool has room; it goes when they are evicted.

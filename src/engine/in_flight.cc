@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "engine/content_cache.h"
 #include "engine/mark_runs.h"
 #include "index/clip_pieces.h"
-#include "index/look_alikes.h"
 
 namespace kvilt {
 namespace {
@@ -105,11 +105,11 @@ bool InFlight::worth_waiting(Sequence& s, std::span<const std::unique_ptr<Sequen
   const Runs found = subtract(pieces(s, others, used), Runs{{0, layout.prefix}});
   if (!worth(found)) return false;
   PromptLayout later = layout;
-  later.pieces = unite(layout.reused(), found);
-  if (s.policy->wants_look_alikes()) {
-    later.look_alikes = look_alike_share(s.tokens, later.pieces);
-    later.piece_look_alikes = look_alike_shares(s.tokens, later.pieces);
-  }
+  const Runs more = subtract(found, layout.reused());
+  later.pieces.insert(later.pieces.end(), more.begin(), more.end());  // not joined: each is measured by itself
+  std::ranges::sort(later.pieces, {}, &Run::begin);
+  later.shared_context.clear();
+  if (s.policy->wants_look_alikes()) ContentCache::measure_look_alikes(s.tokens, later);
   return s.policy->uses(later, config) && wait_for(used);
 }
 

@@ -142,8 +142,11 @@ std::vector<DiskCache::Part> DiskCache::missing(const Question& q, const Content
     if (prefix > 0) would.prefix = parts[prefix - 1].pos + parts[prefix - 1].count;
     for (size_t i = prefix; i < parts.size(); ++i)
       would.pieces.push_back({parts[i].pos, parts[i].pos + parts[i].count});
-    would.pieces = subtract(normalize(std::move(would.pieces)), normalize({{0, would.prefix}}));
+    for (Run& piece : would.pieces) piece.begin = std::max(piece.begin, would.prefix);
+    std::erase_if(would.pieces, [](const Run& piece) { return piece.begin >= piece.end; });
+    std::ranges::sort(would.pieces, {}, &Run::begin);  // not joined: each is measured by itself
     would.shared_context.clear();
+    if (q.wanted.look_alikes) ContentCache::measure_look_alikes(q.prompt, would);
     if (!q.uses(would)) parts.resize(prefix);
   }
   return parts;

@@ -235,6 +235,28 @@ TEST_F(LoaderTest, ADiskThatIsSlowerThanComputingIsGivenUp) {
   }
 }
 
+// Whether the policy would use what is read is asked of a layout whose pieces are measured one by one.
+TEST_F(LoaderTest, ThePolicyHearsOfEachPieceByItself) {
+  Tokens rows;
+  for (int32_t name = 0; name < 10; ++name) rows = join(rows, Tokens{1, 2, 3, 100 + name, 4});
+  ask(join(text(5, 10), text(3, 40)));
+  ask(join(text(6, 10), rows));
+  const Tokens asked = join(text(7, 9), join(text(3, 40), rows, text(1, kTokens)), text(8, 10));
+  const ContentCache::Wanted wanted{.look_alikes = true};
+  const ContentCache::Found found = cache->find(asked, {}, domains, wanted);
+  ASSERT_EQ(found.layout.pieces, (Runs{{9, 49}, {49, 99}})) << "they touch each other, and what is read";
+  PromptLayout heard;
+  const auto uses = [&](const PromptLayout& layout) {
+    heard = layout;
+    return false;
+  };
+  EXPECT_FALSE(store->fetch({asked, {}, domains, wanted, rope, uses, 0}, found));
+  EXPECT_EQ(heard.pieces, (Runs{{9, 49}, {49, 99}, {99, 99 + kTokens}}));
+  ASSERT_EQ(heard.piece_look_alikes.size(), 3u);
+  EXPECT_NEAR(heard.piece_look_alikes[1], 10.0 / 47, 1e-9);
+  EXPECT_LT(heard.look_alikes, 0.03);
+}
+
 // Memory answers, and the tier hears that the piece is used: once, however many ask.
 TEST_F(LoaderTest, WhatMemoryHoldsIsUsedInTheTierToo) {
   ask(prompt);

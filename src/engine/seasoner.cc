@@ -27,9 +27,11 @@ void Seasoner::asked(const Sequence& s, std::span<const LacksContexts> missing) 
   }
   if (!often || all_wait || !waiting_.has_room(s.owner, now_ ? 1 : 0)) return;
   set.documents.resize(marks.size());
+  for (const TokenMark& mark : marks)
+    set.lacking.push_back(std::ranges::any_of(missing, [&](const auto& m) { return m.mark.begin == mark.begin; }));
   set.documents[0].ids.assign(s.tokens.begin(), s.tokens.begin() + marks[0].begin);
   for (size_t i = 0; i < marks.size(); ++i) set.documents[i].add_marked(part(marks[i]));
-  if (!has_contexts(set.documents)) return;
+  if (passes_of(set, SeasonOrders(marks.size()).as_they_came()).empty()) return;
   for (const Digest& key : set.keys) asked_.forget(key);
   set.domains = {.exact = s.domains.exact, .seasoned = s.domains.seasoned};
   set.owner = s.owner;
@@ -37,9 +39,15 @@ void Seasoner::asked(const Sequence& s, std::span<const LacksContexts> missing) 
   waiting_.push(std::move(set));
 }
 
-// Whether any two fit into one prompt: in whatever order, there are passes then.
-bool Seasoner::has_contexts(std::span<const Prompt> documents) const {
-  return !season_sets(documents, SeasonOrders(documents.size()).as_they_came(), season_.context).empty();
+// Of this order those that hold a document which lacks contexts. Whoever fits into one prompt with any other does so in
+// every order: there are passes in each or in none.
+std::vector<Prompt> Seasoner::passes_of(const Set& set, const std::vector<size_t>& order) const {
+  std::vector<Prompt> out;
+  for (const SeasonSet& one : season_sets(set.documents, order, season_.context)) {
+    const bool lacks = std::ranges::any_of(one.documents, [&](size_t i) { return set.lacking[i]; });
+    if (lacks) out.push_back(season_prompt(set.documents, one));
+  }
+  return out;
 }
 
 bool Seasoner::waits(const Digest& key) const {
@@ -54,10 +62,7 @@ std::unique_ptr<Sequence> Seasoner::start() {
   if (set.passes.empty()) {
     std::mt19937_64 rng(rng_());
     const std::vector<size_t> order = set.orders->draw(set.orders->as_they_came(), rng);
-    std::vector<Prompt> passes;
-    for (const SeasonSet& one : season_sets(set.documents, order, season_.context))
-      passes.push_back(season_prompt(set.documents, one));
-    set.passes = std::move(passes);
+    set.passes = passes_of(set, order);
   }
   auto s = sequence(set.passes.back(), "full", set.domains, set.owner);
   s->request.publish = false;

@@ -1,13 +1,15 @@
 // engine/seasoner.h: documents that requests put together become seasoned (docs/math/seasoning.md) when the engine is
-// idle: their set is computed exactly in one random order after another, as many as contexts are asked for.
+// idle: their set is computed exactly in one random order after another, as many as the one with the fewest contexts
+// lacks.
 // Role:       EngineLoop says which marked parts of a request have fewer; start() gives a pass that adds one to each part
-//             that it holds.
+//             that it holds, but for those that have theirs.
 // Idea:       what stood together will stand together again, so these contexts are nearer to the next prompt's than
 //             random ones (docs/results/seasoning.md).
 // Invariants: what is counted and what waits is bounded. Passes, also those that were interrupted, take their share of
 //             the idle time and no more; a set whose passes are interrupted too often is given up.
 // Threads:    the engine thread.
-// Cost:       one full pass over the set for each context.
+// Cost:       one full pass over the set for each context; of a set that takes several prompts those alone that hold a
+//             part which lacks some.
 // Not here:   the mean (kv/mean_kv.h), which parts lack contexts (ContentCache::without_contexts).
 #pragma once
 
@@ -56,6 +58,7 @@ class Seasoner : public IdleWork {
   struct Set {
     std::vector<Digest> keys;       // of the documents that lack contexts
     std::vector<Prompt> documents;  // what stands before them is in the first one only
+    std::vector<bool> lacking;      // by document: it lacks contexts
     ContentDomains domains;
     OwnerId owner = 0;
     int rounds = 0;  // random orders still to come
@@ -63,7 +66,7 @@ class Seasoner : public IdleWork {
     std::vector<Prompt> passes;  // of the order that is being computed, the last one first
     int interrupts = 0;
   };
-  bool has_contexts(std::span<const Prompt> documents) const;
+  std::vector<Prompt> passes_of(const Set& set, const std::vector<size_t>& order) const;
   bool waits(const Digest& key) const;
   std::optional<Set> take_running();
   const SeasonOptions season_;

@@ -293,6 +293,31 @@ TEST_F(SeasonerTest, AsManyOrdersAsTheOneWithTheFewestLacks) {
   EXPECT_EQ(passes, 2);
 }
 
+// Four documents of which two fit into one prompt, in two prompts an order: the one without the document that lacks a
+// context adds nothing.
+TEST_F(SeasonerTest, OnlyPassesThatHoldOneWhichLacksContexts) {
+  for (const bool all : {false, true}) {
+    Seasoner seasoner({.contexts = 3, .context = 82}, 1);
+    Sequence s;
+    s.domains.seasoned = 9;
+    s.tokens.assign(161, 0);
+    std::vector<LacksContexts> missing;
+    for (int32_t d = 0; d < 4; ++d) {
+      s.request.prompt.marks.push_back({40 * d, 40 * d + 40});
+      std::fill_n(s.tokens.begin() + 40 * d, 40, d);
+      if (all || d == 2) missing.push_back({s.request.prompt.marks.back(), 3});
+    }
+    for (int32_t end = 0; end < 2; ++end) s.tokens.back() = end, seasoner.asked(s, missing);  // two conversations
+    int passes = 0;
+    for (; seasoner.ready(); ++passes) {
+      const std::vector<int32_t> held = run(seasoner, 0);
+      EXPECT_TRUE(all || std::ranges::find(held, 2) != held.end());
+      seasoner.finish({});
+    }
+    EXPECT_EQ(passes, all ? 6 : 3) << (all ? "power" : "");
+  }
+}
+
 TEST_F(SeasonerTest, DocumentsOfWhichNoTwoFitAreLeftAlone) {
   Seasoner narrow({.contexts = 2, .context = 81}, 1), wide({.contexts = 2, .context = 82}, 1);
   for (int i = 0; i < 2; ++i) ask(narrow, {1, 2, 3}), ask(wide, {1, 2, 3});

@@ -76,7 +76,7 @@ const std::array<Kind, 4> kKinds = {{
      "How many are in stock of the item that {} goes with? Reply with the number."},
 }};
 
-constexpr size_t kPassageBytes = 1000, kMostPassages = size_t{256} << 20;
+constexpr size_t kPassageBytes = 1000, kMostPassageBytes = size_t{256} << 20;
 
 // Passages of `text`, from one space to another, at random places among `pieces`.
 void add_passages(const std::string& text, int count, std::mt19937_64& rng, std::vector<std::string>& pieces) {
@@ -105,7 +105,7 @@ Result<std::vector<CaseSource>> make_records(Engine& engine, SuiteParams& params
                  kind);
   std::string prose;
   if (passages > 0) {
-    KVILT_ASSIGN(prose, read_file(path, kMaxTextBytes));
+    KVILT_ASSIGN(prose, read_file(path, kMostPassageBytes));
     if (prose.size() < 2 * kPassageBytes)
       return error(Code::kInvalidArgument, "{}: needs at least {} bytes of text", path, 2 * kPassageBytes);
   }

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "policy/carry_groups.h"
 #include "policy/mend.h"
 #include "policy/piece_sights.h"
@@ -155,9 +156,11 @@ std::unique_ptr<ReusePolicy> make_mend(PolicyParams& p) { return std::make_uniqu
 
 Runs look_alike_pieces(const PromptLayout& layout) {
   if (layout.look_alikes > kLookAlike) return layout.reused();
+  CHECK(layout.piece_look_alikes.empty() || layout.piece_look_alikes.size() == layout.pieces.size());
   Runs out;
   for (size_t i = 0; i < layout.piece_look_alikes.size(); ++i) {
-    if (layout.piece_look_alikes[i] > kLookAlikePiece) out.push_back(layout.pieces[i]);
+    const Run& piece = layout.pieces[i];
+    if (layout.piece_look_alikes[i] > kLookAlikePiece && piece.size() >= kLookAlikeTokens) out.push_back(piece);
   }
   return normalize(out);
 }
