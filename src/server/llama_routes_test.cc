@@ -256,6 +256,16 @@ TEST(LlamaRoutes, TokenizesContent) {
   EXPECT_TRUE(Json::parse(running.post("/tokenize", R"({"prompt": "a"})")->body).contains("count")) << "vLLM's form";
 }
 
+TEST(LlamaRoutes, AnotherModelsTemplateIsNotApplied) {
+  LiveServer running;
+  const std::string body = R"({"messages": [{"role": "user", "content": "hi"}])";
+  const auto other = running.post("/apply-template", body + R"(, "model": "another"})");
+  EXPECT_EQ(other->status, 404);
+  EXPECT_EQ(error_of(other)["code"], "model_not_found");
+  const std::string own = Json::parse(running.client().Get("/props")->body)["model_alias"].get<std::string>();
+  EXPECT_EQ(running.post("/apply-template", body + R"(, "model": ")" + own + "\"}")->status, 200);
+}
+
 TEST(LlamaRoutes, TellsAboutItself) {
   LiveServer running;
   const Json prompt =
