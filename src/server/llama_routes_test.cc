@@ -27,6 +27,24 @@ class FimEngine : public FakeEngine {
   }
 };
 
+// A fake whose vocabulary has these words, from kFirst on, in text that is not the client's. spaced: it puts a space
+// before each text, as SentencePiece's do.
+class WordsEngine : public FakeEngine {
+ public:
+  static constexpr int32_t kFirst = 300;
+  WordsEngine(std::vector<std::string> words, bool spaced) : words_(std::move(words)), spaced_(spaced) {}
+  Result<std::vector<int32_t>> tokenize(std::string_view text, bool special, bool add_special) const override {
+    const auto word = std::ranges::find(words_, text);
+    if (special && word != words_.end())
+      return std::vector<int32_t>{kFirst + static_cast<int32_t>(word - words_.begin())};
+    return FakeEngine::tokenize((spaced_ ? " " : "") + std::string(text), special, add_special);
+  }
+
+ private:
+  const std::vector<std::string> words_;
+  const bool spaced_;
+};
+
 std::vector<int32_t> bytes_of(std::string_view text) {
   std::vector<int32_t> ids;
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
@@ -236,6 +254,48 @@ TEST(LlamaRoutes, FurtherFilesThatDoNotFitAreLeftOut) {
   EXPECT_EQ(some.value().prompt.ids.back(), FimEngine::kMid);
   const auto none = infill_prompt(engine, tokens.value(), text, 1);
   EXPECT_EQ(none.value().left_out, 4);
+}
+
+// Each family's words for prefix, suffix and middle, and in what order its models know them.
+TEST(LlamaRoutes, FillsInWithTheWordsOfItsFamily) {
+  struct Case {
+    std::vector<std::string> words;
+    bool suffix_first, spaced;
+  };
+  const Case cases[] = {
+      {{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"}, false, false},
+      {{"<fim_prefix>", "<fim_suffix>", "<fim_middle>"}, false, false},
+      {{"<fim-prefix>", "<fim-suffix>", "<fim-middle>"}, false, false},
+      {{"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"}, false, true},
+      {{"<PRE>", "<SUF>", "<MID>"}, false, false},
+      {{"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"}, false, false},
+      {{"<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"}, false, false},
+      {{"<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>"}, true, false},
+      {{"[PREFIX]", "[SUFFIX]"}, true, true}};
+  for (const Case& one : cases) {
+    const std::string& name = one.words[0];
+    const WordsEngine engine(one.words, one.spaced);
+    const auto tokens = InfillTokens::find(engine);
+    ASSERT_TRUE(tokens.ok()) << name;
+    const auto made = infill_prompt(engine, tokens.value(), {"pre", "\nsuf", "fix", {}}, 1000);
+    ASSERT_TRUE(made.ok()) << name;
+    std::vector<int32_t> prefix = {WordsEngine::kFirst}, suffix = {WordsEngine::kFirst + 1};
+    std::ranges::copy(bytes_of(one.spaced ? " prefix" : "prefix"), std::back_inserter(prefix));
+    std::ranges::copy(bytes_of("\nsuf"), std::back_inserter(suffix));
+    if (one.suffix_first) prefix.swap(suffix);
+    std::vector<int32_t> expected = {FakeEngine::kBos};
+    for (const auto& half : {prefix, suffix}) expected.insert(expected.end(), half.begin(), half.end());
+    if (one.words.size() > 2) expected.push_back(WordsEngine::kFirst + 2);
+    EXPECT_EQ(made.value().prompt.ids, expected) << name;
+    for (size_t i = 0; i < one.words.size(); ++i)
+      EXPECT_EQ(tokens.value().ends[i], WordsEngine::kFirst + static_cast<int32_t>(i)) << name;
+  }
+  const WordsEngine code_llama({"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "\u2581<EOT>"}, true);
+  EXPECT_EQ(InfillTokens::find(code_llama).value().ends.back(), WordsEngine::kFirst + 3) << "which is not its EOS";
+  for (const std::vector<std::string>& half : {std::vector<std::string>{"<fim_prefix>", "<fim_suffix>"},
+                                               {"<|fim_prefix|>", "<fim_suffix>", "<fim_middle>"},
+                                               {"[PREFIX]", "[MIDDLE]"}})
+    EXPECT_FALSE(InfillTokens::find(WordsEngine(half, false)).ok()) << half[0];
 }
 
 TEST(LlamaRoutes, AModelThatCannotFillInSaysSo) {
