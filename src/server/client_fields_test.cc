@@ -102,5 +102,15 @@ TEST(ClientFields, SamplersThatAreLeftOutAreOff) {
   }
 }
 
+// llama.cpp's clients send these wherever they send a prompt.
+TEST(ClientFields, LimitsOfLinesHoldInChatsToo) {
+  const SamplingParams both = sampled_as(R"("n_indent": 4, "t_max_predict_ms": 250)");
+  EXPECT_EQ(both.min_indent, 4);
+  EXPECT_EQ(both.line_seconds, 0.25);
+  const SamplingParams none = sampled_as(R"("n_indent": -4, "t_max_predict_ms": 0)");
+  EXPECT_EQ(none.min_indent, 0);
+  EXPECT_LT(none.line_seconds, 0);
+}
+
 }  // namespace
 }  // namespace kvilt::server

@@ -101,6 +101,54 @@ TEST(LlamaRoutes, HowLongAnAnswerIsIsSaidInTwoWords) {
   EXPECT_EQ(error_of(running.post("/completion", R"({"prompt": "a", "max_tokens": -5})"))["param"], "max_tokens");
 }
 
+// llama.vim sends the indentation of the line before the cursor: where a line has less, the block is over.
+TEST(LlamaRoutes, ALineThatIsIndentedLessEndsTheAnswer) {
+  LiveServer running({}, {}, false);
+  running.server->attach(std::make_shared<FimEngine>());
+  const std::string words = R"("FAKE_SAY a\n    b\n  c\nd")";
+  const auto asked = [&](const char* path, const std::string& fields) {
+    const bool infill = path == std::string("/infill");
+    const auto reply =
+        running.post(path, std::string("{") + (infill ? R"("input_prefix": "", "input_suffix": "", )" : "") +
+                               R"("prompt": )" + words + fields + "}");
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return reply->body;
+  };
+  for (const char* path : {"/infill", "/completion", "/completions"}) {
+    const Json cut = Json::parse(asked(path, R"(, "n_indent": 4)"));
+    EXPECT_EQ(cut["content"], "a\n    b\n  ") << path;
+    EXPECT_EQ(cut["stop_type"], "limit") << path;
+    EXPECT_EQ(cut["has_new_line"], true) << path;
+    std::string text;
+    const auto list = events(asked(path, R"(, "n_indent": 4, "stream": true)"));
+    for (const Json& event : list) text += event["content"].get<std::string>();
+    EXPECT_EQ(text, cut["content"]) << path;
+    EXPECT_EQ(list.back()["stop_type"], "limit") << path;
+    EXPECT_EQ(Json::parse(asked(path, R"(, "n_indent": 2)"))["content"], "a\n    b\n  c\n") << path;
+    for (const char* none : {"", R"(, "n_indent": 0)", R"(, "n_indent": -1)", R"(, "n_indent": null)"})
+      EXPECT_EQ(Json::parse(asked(path, none))["content"], "a\n    b\n  c\nd") << path << none;
+    const Json word = Json::parse(asked(path, R"(, "n_indent": 4, "stop": ["  b"])"));
+    EXPECT_EQ(word["stop_type"], "word") << "it comes first";
+  }
+}
+
+// Each token takes two of the milliseconds at least.
+TEST(LlamaRoutes, TheFirstLineThatIsWholeAfterTheTimeEndsTheAnswer) {
+  LiveServer running({.seconds_per_token = 0.002});
+  const auto asked = [&](const char* field) {
+    return Json::parse(
+        running.post("/completion", R"({"prompt": "FAKE_SAY one\ntwo\nthree")" + std::string(field) + "}")->body);
+  };
+  const Json late = asked(R"(, "t_max_predict_ms": 1)");
+  EXPECT_EQ(late["content"], "one\n");
+  EXPECT_EQ(late["stop_type"], "limit");
+  for (const char* none :
+       {"", R"(, "t_max_predict_ms": 0)", R"(, "t_max_predict_ms": -1)", R"(, "t_max_predict_ms": 1000000000)"}) {
+    EXPECT_EQ(asked(none)["content"], "one\ntwo\nthree") << none;
+    EXPECT_EQ(asked(none)["stop_type"], "eos") << none;
+  }
+}
+
 TEST(LlamaRoutes, SeveralPromptsAndChosenFields) {
   LiveServer running;
   const Json list = Json::parse(running
@@ -363,6 +411,8 @@ TEST(LlamaRoutes, WhatIsNotHonouredIsNamed) {
       {R"("repeat_last_n": -2)", "repeat_last_n"},
       {R"("thinking_budget_tokens": 0)", "thinking_budget_tokens"},
       {R"("n_predict": -5)", "n_predict"},
+      {R"("n_indent": "4")", "n_indent"},
+      {R"("t_max_predict_ms": 0.5)", "t_max_predict_ms"},
       {R"("logit_bias": [["a", 101]])", "logit_bias"},
       {R"("logit_bias": [["a", null]])", "logit_bias"},
       {R"("logit_bias": 5)", "logit_bias"},

@@ -224,6 +224,15 @@ void read_prompt_logprobs(Fields& fields, Generation& out) {
     fields.fail("prompt_logprobs", "is not supported with \"stream\": true", "unsupported");
 }
 
+// llama.cpp's, for completions of code. Its clients send them always, also at values where they do nothing.
+void read_line_limits(Fields& fields, SamplingParams& sampling) {
+  int64_t indent = 0, ms = 0;
+  fields.integer("n_indent", INT32_MIN, INT32_MAX, &indent);
+  fields.integer("t_max_predict_ms", INT32_MIN, INT32_MAX, &ms);
+  sampling.min_indent = static_cast<int>(std::max<int64_t>(indent, 0));
+  if (ms > 0) sampling.line_seconds = static_cast<double>(ms) / 1000;
+}
+
 void read_generation(Fields& fields, const RequestLimits& limits, Generation& out) {
   SamplingParams& sampling = out.sampling;
   limits.sampling.set(sampling);
@@ -245,6 +254,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.integer("max_completion_tokens", -1, kMaxTokens, &sampling.max_tokens);
   if (!fields.find("max_tokens") && !fields.find("max_completion_tokens"))
     fields.integer("n_predict", -1, kMaxTokens, &sampling.max_tokens);
+  read_line_limits(fields, sampling);
   fields.boolean("ignore_eos", &sampling.ignore_eos);
   sampling.seed = limits.seed;
   if (fields.find("seed")) {
