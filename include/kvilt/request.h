@@ -98,6 +98,10 @@ struct SamplingParams {
   // So many are drawn before an end token can be, and before a stop text ends the answer. Not with a constraint.
   int min_tokens = 0;
   int logprobs = -1;  // -1: none; n: those of the chosen token and of the n most likely ones
+  // For code: the answer ends, as with max_tokens, before a line that begins with fewer blanks or tabs (its first line may;
+  // 0: any), and with the first line that is whole so many seconds after the first token (less than 0: any time).
+  int min_indent = 0;
+  double line_seconds = -1;
 };
 
 struct PolicyChoice {

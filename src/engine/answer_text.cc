@@ -7,30 +7,42 @@
 namespace kvilt {
 
 AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop, std::vector<int32_t> shown_ids,
-                       int min_tokens)
-    : stop_(std::move(stop)), left_(min_tokens) {
+                       int min_tokens, LineLimits lines)
+    : stop_(std::move(stop)), left_(min_tokens), lines_(lines) {
   DetokenizeOptions options{.skip_special = true, .shown = std::move(shown_ids), .at_start = false};
   if (tokenizer) detokenizer_.emplace(*tokenizer, std::move(options));
   std::erase_if(stop_, [](const std::string& s) { return s.empty(); });
 }
 
 void AnswerText::push(int32_t id, std::string& text) {
-  if (!detokenizer_) return;
+  if (!detokenizer_ || cut_) return;
   detokenizer_->push(id, held_);
   if (left_ > 0) {
     --left_;
     early_ = held_.size();
   }
+  const size_t begin = text.size();
   release(text);
+  end_by_lines(text, begin);
 }
 
 std::string AnswerText::finish() {
   std::string out;
-  if (stopped() || !detokenizer_) return out;
+  if (stopped() || cut_ || !detokenizer_) return out;
   held_ += detokenizer_->finish();
   if (left_ > 0) early_ = held_.size();
   release(out);
-  return stopped() ? out : out + std::move(held_);
+  if (!stopped()) out += std::move(held_);
+  end_by_lines(out, 0);
+  return out;
+}
+
+// A stop string behind the cut is none.
+void AnswerText::end_by_lines(std::string& text, size_t begin) {
+  const size_t whole = text.size();
+  ended_by_lines_ = lines_.ends(text, begin) || ended_by_lines_;
+  cut_ = text.size() < whole;
+  if (cut_) stop_text_.reset();
 }
 
 // Cuts the held text at the first stop string; else keeps the longest tail that could begin one and appends the rest.

@@ -118,5 +118,37 @@ TEST(AnswerText, AStopMayHoldHalfOfWhatFollowsAnother) {
   EXPECT_EQ(say("1\u20ac2", {"\u20ac"}).all, "1");
 }
 
+// What is left of the text, and why it ended.
+std::string said_in_lines(const std::string& text, std::vector<std::string> stop, LineLimits lines) {
+  const auto tokenizer = byte_tokenizer();
+  AnswerText answer(tokenizer.get(), std::move(stop), {}, 0, lines);
+  std::string said;
+  for (const char c : text) {
+    answer.push(1 + static_cast<unsigned char>(c), said);
+    if (answer.stopped() || answer.ended_by_lines()) break;
+  }
+  const bool by_lines = answer.ended_by_lines();
+  said += answer.finish();
+  return said + (answer.stopped() ? "|" + answer.stop_text() : by_lines ? "|lines" : "|end");
+}
+
+TEST(AnswerText, EndsByItsLines) {
+  const LineLimits indented(2, -1), late(0, 0);
+  EXPECT_EQ(said_in_lines("a\n  b\nc", {}, indented), "a\n  b\n|lines");
+  EXPECT_EQ(said_in_lines("a\n  b\n  c", {}, indented), "a\n  b\n  c|end") << "power";
+  EXPECT_EQ(said_in_lines("a\nb\nc", {}, late), "a\n|lines");
+  EXPECT_EQ(said_in_lines("a\nb\nc", {}, {}), "a\nb\nc|end");
+}
+
+// What comes first in the text ends it, and what was held back for a stop string counts where it stands.
+TEST(AnswerText, StopsAndLinesInTheOrderOfTheText) {
+  const LineLimits indented(2, -1);
+  EXPECT_EQ(said_in_lines("a\n  bEND\nc", {"END"}, indented), "a\n  b|END");
+  EXPECT_EQ(said_in_lines("a\nb\n", {"b\n"}, indented), "a\n|b\n") << "held back until it was a stop";
+  EXPECT_EQ(said_in_lines("a\nbc\nd", {"c\nd"}, indented), "a\n|lines") << "the stop would be behind it";
+  EXPECT_EQ(said_in_lines("a\nb", {"b\n"}, indented), "a\n|end") << "held back to the end";
+  EXPECT_EQ(said_in_lines("x\ny", {"\ny"}, LineLimits(0, 0)), "x|\ny") << "a line break may begin a stop";
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -378,10 +378,11 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
     last = mark.end;
   }
   if (!(s.temperature >= 0) || !(s.top_p > 0 && s.top_p <= 1) || !(s.min_p >= 0 && s.min_p <= 1) || s.top_k < 0 ||
-      !(s.repetition_penalty > 0) || s.max_tokens < -1 || s.min_tokens < 0 || s.penalty_window < -1) {
+      !(s.repetition_penalty > 0) || s.max_tokens < -1 || s.min_tokens < 0 || s.penalty_window < -1 ||
+      s.min_indent < 0) {
     return error(Code::kInvalidArgument,
                  "sampling: temperature >= 0, 0 < top_p <= 1, 0 <= min_p <= 1, top_k >= 0, repetition_penalty > 0, "
-                 "max_tokens >= 0, min_tokens >= 0");
+                 "max_tokens >= 0, min_tokens >= 0, min_indent >= 0");
   }
   if (request.namespaces.size() > kMostNamespaces)
     return error(Code::kInvalidArgument, "a request names {} namespaces at most", kMostNamespaces);

@@ -189,7 +189,7 @@ void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
   }
   const SamplingParams& sampling = sequence->request.sampling;
   answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sampling.stop, sampling.shown_ids,
-                       sampling.min_tokens);
+                       sampling.min_tokens, LineLimits(sampling.min_indent, sampling.line_seconds));
   if (auto left = lingering_.same_as(*sequence)) return join(std::move(left), std::move(sequence));
   scheduler_.enqueue(std::move(sequence));
 }

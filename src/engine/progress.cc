@@ -372,7 +372,8 @@ std::optional<Finish> EngineLoop::hear(Sequence& s, size_t drawn) {
   if (answer.stopped()) return Finish::kStop;
   const size_t forced = s.request.evaluation.forced.size();
   const bool forced_out = forced > 0 && s.completion.completion_tokens == static_cast<int>(forced);
-  if (static_cast<int32_t>(s.tokens.size()) >= s.max_len || forced_out) return Finish::kLength;
+  const bool full = static_cast<int32_t>(s.tokens.size()) >= s.max_len;
+  if (answer.ended_by_lines() || full || forced_out) return Finish::kLength;
   return std::nullopt;
 }
 

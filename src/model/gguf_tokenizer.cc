@@ -93,6 +93,15 @@ void strip_behind_special(TokenizerSpec& spec) {
   }
 }
 
+// CodeLlama's words for prefix, suffix, middle and its end. Where a file has them as ordinary pieces, a text could spell
+// them, and whoever asks for the words would get their letters.
+void make_infill_words_special(TokenizerSpec& spec) {
+  constexpr std::string_view kWords[] = {"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "\u2581<EOT>"};
+  for (size_t id = 0; id < spec.kinds.size(); ++id) {
+    if (std::ranges::find(kWords, spec.tokens[id]) != std::end(kWords)) spec.kinds[id] = TokenKind::kControl;
+  }
+}
+
 }  // namespace
 
 Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::string& where) {
@@ -113,6 +122,7 @@ Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::strin
   KVILT_ASSIGN(spec.merges, texts(gguf, "tokenizer.ggml.merges", where));
   KVILT_TRY(read_kinds(gguf, where, spec));
   KVILT_TRY(read_scores(gguf, where, spec));
+  if (spec.model == "spm") make_infill_words_special(spec);
   const GgufValue* architecture = gguf.find("general.architecture");
   if (architecture && architecture->as_string() == "phi3" && spec.model == "spm") strip_behind_special(spec);
 

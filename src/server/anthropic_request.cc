@@ -313,7 +313,11 @@ void Converter::output_format(Json& format, std::string path) {
 }
 
 void Converter::top(Json& body, MessagesUse use) {
-  if (use == MessagesUse::kAnswer && !given(body, "max_tokens")) fail("max_tokens", "is required");
+  if (use == MessagesUse::kAnswer) {
+    const Json* most = given(body, "max_tokens");
+    if (!most) fail("max_tokens", "is required");
+    if (most && most->is_number() && most->get<double>() < 0) fail("max_tokens", "must not be negative");
+  }
   for (const char* name : kSame) {
     if (Json* value = given(body, name)) body_[name] = std::move(*value);
   }
@@ -321,6 +325,9 @@ void Converter::top(Json& body, MessagesUse use) {
   if (Json* stops = given(body, "stop_sequences")) {
     if (!stops->is_array())
       return fail("stop_sequences", fmt::format("must be a list of strings, not {}", type_of(*stops)));
+    for (size_t i = 0; i < stops->size(); ++i) {
+      if ((*stops)[i] == "") return fail(fmt::format("stop_sequences[{}]", i), "must not be empty");
+    }
     body_["stop"] = std::move(*stops);
   }
   // Who does not ask for thoughts has none: they would be hidden, and could take all of max_tokens.

@@ -9,6 +9,7 @@
 
 #include "base/begun_literal.h"
 #include "base/error.h"
+#include "base/line_limits.h"
 
 namespace kvilt::server {
 namespace {
@@ -69,10 +70,12 @@ struct FakeEngine::Running {
   Clock::time_point start = Clock::now();
   Completion completion;
   std::string answer;  // the whole text, known from the start
-  std::string held;    // generated, not yet certain: half a character, or the start of a stop string
-  bool says = false;   // the answer was told, and ends with it
-  size_t at = 0;       // tokens made
-  bool told = false;   // on_prompt() was called
+  LineLimits lines;
+  bool ended_by_lines = false;
+  std::string held;   // generated, not yet certain: half a character, or the start of a stop string
+  bool says = false;  // the answer was told, and ends with it
+  size_t at = 0;      // tokens made
+  bool told = false;  // on_prompt() was called
   bool running = false, cancelled = false;
 };
 
@@ -269,6 +272,7 @@ Result<std::vector<RequestId>> FakeEngine::submit_all(std::vector<Submission> se
     last_request_ = one.request;
     running->request = std::move(one.request);
     running->sink = std::move(one.sink);
+    running->lines = {running->request.sampling.min_indent, running->request.sampling.line_seconds};
     ids.push_back(running->id);
     requests_[ids.back()] = std::move(running);
   }
@@ -468,6 +472,7 @@ void FakeEngine::emit(Running& running, int32_t id, bool last) {
   }
   delta.text = running.held.substr(0, certain);
   running.held.erase(0, certain);
+  running.ended_by_lines = running.lines.ends(delta.text, 0);
   running.sink->on_tokens(delta);
 }
 
@@ -524,6 +529,7 @@ bool FakeEngine::step(Running& running) {
       break;
     }
     if (completion.stop_text.empty()) emit(running, id, end.has_value());
+    if (running.ended_by_lines && completion.stop_text.empty()) end = Finish::kLength;
   }
   if (!end) return false;
   completion.finish = *end;

@@ -1,7 +1,7 @@
 // server/fake_engine.h: an Engine without a model, for tests of the server and for clients' first tries (fake_server).
 // Idea:       bytes are tokens; an answer is a text that follows from the prompt's hash (and from the seed, when the
 //             temperature is not 0). One thread steps all requests, one token each a step, as the real engine does.
-// Behaviour:  stop strings, max_tokens, eos, logprobs, a full queue, too long prompts, cancel and drain work as in the
+// Behaviour:  stop strings, limits of lines, max_tokens, eos, logprobs, a full queue, too long prompts, cancel and drain work as in the
 //             real one. A prompt that holds kFailEarly or kFailLate gets an error before or after its first tokens, and
 //             for one that holds kNoMemory there is no memory when it is submitted.
 //             What follows the last kSay, to the message's end, is the answer. chat_template_kwargs stand in the prompt.

@@ -6,37 +6,32 @@
 namespace kvilt::server {
 namespace {
 
-constexpr const char* kPrefixes[] = {"<|fim_prefix|>",
-                                     "<fim_prefix>",
-                                     "<fim-prefix>",
-                                     "<PRE>",
-                                     "<|code_prefix|>",
-                                     "<\xef\xbd\x9c"
-                                     "fim\xe2\x96\x81"
-                                     "begin\xef\xbd\x9c>"};
-constexpr const char* kSuffixes[] = {"<|fim_suffix|>",
-                                     "<fim_suffix>",
-                                     "<fim-suffix>",
-                                     "<SUF>",
-                                     "<|code_suffix|>",
-                                     "<\xef\xbd\x9c"
-                                     "fim\xe2\x96\x81"
-                                     "hole\xef\xbd\x9c>"};
-constexpr const char* kMiddles[] = {"<|fim_middle|>",
-                                    "<fim_middle>",
-                                    "<fim-middle>",
-                                    "<MID>",
-                                    "<|code_middle|>",
-                                    "<\xef\xbd\x9c"
-                                    "fim\xe2\x96\x81"
-                                    "end\xef\xbd\x9c>"};
+// The texts of a family's tokens, all of which its vocabularies have. suffix_first: its models saw the suffix before the
+// prefix, and no middle token means that the answer goes on from the prefix.
+struct Family {
+  const char *prefix, *suffix, *middle;
+  bool suffix_first = false;
+};
+constexpr Family kFamilies[] = {
+    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},     // Qwen2.5-Coder, CodeGemma
+    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},           // StarCoder, Granite
+    {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},           // SantaCoder
+    {"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"},              // CodeLlama
+    {"<PRE>", "<SUF>", "<MID>"},                                // the same, as some files spell them
+    {"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"},  // GLM-4.5
+    {"<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"},  // DeepSeek-Coder
+    {"<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>", true},                                   // Seed-Coder
+    {"[PREFIX]", "[SUFFIX]", nullptr, true},                                                        // Codestral
+};
 constexpr const char* kRepos[] = {"<|repo_name|>", "<|fim_repo|>", "<repo_name>", "<reponame>", "<REPO>"};
 constexpr const char* kFiles[] = {"<|file_sep|>", "<|file_separator|>", "<file_sep>"};
 constexpr const char* kPads[] = {"<|fim_pad|>", "<fim_pad>", "<PAD>"};
-constexpr const char* kProject = "project\n";  // the API has no name for the repository
+constexpr const char* kEnds[] = {"\u2581<EOT>", "<EOT>"};  // of the middle; not the vocabulary's EOS
+constexpr const char* kProject = "project\n";              // the API has no name for the repository
 constexpr const char* kThisFile = "filename\n";
 
 constexpr const char* kNobodys = "<|nobodys_token|>";
+constexpr const char* kAlone = "\u263a";  // which is no part of another token
 
 std::optional<int32_t> one_token(const Engine& engine, const char* text) {
   const auto ids = engine.tokenize(text, true, false);
@@ -59,6 +54,20 @@ Status add_text(const Engine& engine, const std::string& text, std::vector<int32
   return {};
 }
 
+// The same without the space that SentencePiece's vocabularies put before a text. CodeLlama's suffixes had none (arXiv
+// 2308.12950, 2.3), nor had Codestral's, and their own code keeps it away as this does: by a sign before the text.
+Status add_suffix(const Engine& engine, const std::string& text, std::vector<int32_t>& ids) {
+  KVILT_ASSIGN(const std::vector<int32_t> letter, engine.tokenize("a", false, false));
+  const bool spaced = !letter.empty() && engine.token_text(letter[0]).starts_with(' ');
+  if (!spaced || text.empty()) return add_text(engine, text, ids);
+  KVILT_ASSIGN(const std::vector<int32_t> sign, engine.tokenize(kAlone, false, false));
+  KVILT_ASSIGN(const std::vector<int32_t> both, engine.tokenize(kAlone + text, false, false));
+  const bool apart = both.size() >= sign.size() && std::equal(sign.begin(), sign.end(), both.begin());
+  if (!apart) return add_text(engine, text, ids);
+  ids.insert(ids.end(), both.begin() + std::ssize(sign), both.end());
+  return {};
+}
+
 // What the tokenizer puts before a text.
 Result<std::vector<int32_t>> begin_of(const Engine& engine) {
   KVILT_ASSIGN(std::vector<int32_t> around, engine.tokenize("a", false, true));
@@ -70,22 +79,22 @@ Result<std::vector<int32_t>> begin_of(const Engine& engine) {
 }  // namespace
 
 Result<InfillTokens> InfillTokens::find(const Engine& engine) {
-  InfillTokens out;
-  const auto prefix = token_of(engine, kPrefixes), suffix = token_of(engine, kSuffixes),
-             middle = token_of(engine, kMiddles);
-  if (!prefix || !suffix || !middle)
-    return Error{Code::kUnsupported,
-                 "this model's vocabulary has no tokens for prefix, suffix and middle: it was not "
-                 "made to fill in text"};
-  out.prefix = *prefix;
-  out.suffix = *suffix;
-  out.middle = *middle;
-  out.repo = token_of(engine, kRepos);
-  out.file = token_of(engine, kFiles);
-  for (const auto& end : {prefix, suffix, middle, out.repo, out.file, token_of(engine, kPads)}) {
-    if (end) out.ends.push_back(*end);
+  for (const Family& family : kFamilies) {
+    const auto prefix = token_of(engine, {&family.prefix, 1}), suffix = token_of(engine, {&family.suffix, 1});
+    const auto middle = family.middle ? token_of(engine, {&family.middle, 1}) : std::nullopt;
+    if (!prefix || !suffix || (family.middle && !middle)) continue;
+    InfillTokens out{.prefix = *prefix, .suffix = *suffix, .middle = middle, .suffix_first = family.suffix_first};
+    out.repo = token_of(engine, kRepos);
+    out.file = token_of(engine, kFiles);
+    for (const auto& end :
+         {prefix, suffix, middle, out.repo, out.file, token_of(engine, kPads), token_of(engine, kEnds)}) {
+      if (end) out.ends.push_back(*end);
+    }
+    return out;
   }
-  return out;
+  return Error{Code::kUnsupported,
+               "this model's vocabulary has no tokens for prefix, suffix and middle: it was not "
+               "made to fill in text"};
 }
 
 Result<InfillPrompt> infill_prompt(const Engine& engine, const InfillTokens& tokens, const InfillText& text, int most) {
@@ -108,11 +117,12 @@ Result<InfillPrompt> infill_prompt(const Engine& engine, const InfillTokens& tok
     tail.push_back(*tokens.file);
     KVILT_TRY(add_text(engine, kThisFile, tail));
   }
-  tail.push_back(tokens.prefix);
-  KVILT_TRY(add_text(engine, text.prefix + text.prompt, tail));
-  tail.push_back(tokens.suffix);
-  KVILT_TRY(add_text(engine, text.suffix, tail));
-  tail.push_back(tokens.middle);
+  std::vector<int32_t> first{tokens.prefix}, second{tokens.suffix};
+  KVILT_TRY(add_text(engine, text.prefix + text.prompt, first));
+  KVILT_TRY(add_suffix(engine, text.suffix, second));
+  if (tokens.suffix_first) first.swap(second);
+  for (const std::vector<int32_t>* half : {&first, &second}) tail.insert(tail.end(), half->begin(), half->end());
+  if (tokens.middle) tail.push_back(*tokens.middle);
   size += tail.size();
 
   InfillPrompt out;

@@ -1,8 +1,9 @@
 // server/infill_prompt.h: a prompt for code between two texts (fill in the middle), in a model's own tokens.
 // Idea:       the layout that Qwen2.5-Coder, StarCoder2 and others were trained with: the repository's name, each further
 //             file with its name, then prefix, suffix and the token that asks for the middle (arXiv 2409.12186, 3.1.2).
-//             The tokens are found by their texts in the vocabulary. Each further file is tokenised by itself and is a
-//             marked part, so it is found again in any order and whatever file is edited.
+//             The tokens are found by their texts in the vocabulary, all of one family; a family may have the suffix
+//             first. Each further file is tokenised by itself and is a marked part, so it is found again in any order and
+//             whatever file is edited.
 // Invariants: the client's own text never becomes a control token.
 // Threads:    immutable; any thread.
 #pragma once
@@ -27,9 +28,11 @@ struct InfillText {
 };
 
 struct InfillTokens {
-  int32_t prefix = 0, suffix = 0, middle = 0;
-  std::optional<int32_t> repo, file;  // repository's name, file separator
-  std::vector<int32_t> ends;          // where they come up in an answer, it is over
+  int32_t prefix = 0, suffix = 0;
+  std::optional<int32_t> middle = {};           // none: the answer goes on from the prefix, which comes last
+  bool suffix_first = false;                    // the suffix and its text stand before the prefix
+  std::optional<int32_t> repo = {}, file = {};  // repository's name, file separator
+  std::vector<int32_t> ends = {};               // where they come up in an answer, it is over
 
   // kUnsupported: the vocabulary has none.
   static Result<InfillTokens> find(const Engine& engine);

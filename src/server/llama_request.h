@@ -3,7 +3,7 @@
 //             defaults that neither the server nor the model has are llama.cpp's (kLlamaSampling, until the context is
 //             full).
 // Invariants: pure; the error names the client's own field. What would change the answer and is not supported is a 400;
-//             limits of time and llama.cpp's cache, slots and order of samplers have no meaning here and are ignored.
+//             llama.cpp's cache, slots, time for a prompt and order of samplers have no meaning here and are ignored.
 // Not here:   prompts' ids (infill_prompt.h, routes_llama.cc).
 #pragma once
 

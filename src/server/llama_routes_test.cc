@@ -27,6 +27,24 @@ class FimEngine : public FakeEngine {
   }
 };
 
+// A fake whose vocabulary has these words, from kFirst on, in text that is not the client's. spaced: it puts a space
+// before each text, as SentencePiece's do.
+class WordsEngine : public FakeEngine {
+ public:
+  static constexpr int32_t kFirst = 300;
+  WordsEngine(std::vector<std::string> words, bool spaced) : words_(std::move(words)), spaced_(spaced) {}
+  Result<std::vector<int32_t>> tokenize(std::string_view text, bool special, bool add_special) const override {
+    const auto word = std::ranges::find(words_, text);
+    if (special && word != words_.end())
+      return std::vector<int32_t>{kFirst + static_cast<int32_t>(word - words_.begin())};
+    return FakeEngine::tokenize((spaced_ ? " " : "") + std::string(text), special, add_special);
+  }
+
+ private:
+  const std::vector<std::string> words_;
+  const bool spaced_;
+};
+
 std::vector<int32_t> bytes_of(std::string_view text) {
   std::vector<int32_t> ids;
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
@@ -81,6 +99,54 @@ TEST(LlamaRoutes, HowLongAnAnswerIsIsSaidInTwoWords) {
     EXPECT_GT(made(path, R"("n_predict": -1, "max_tokens": 5)"), 6) << path << ": until the context is full";
   }
   EXPECT_EQ(error_of(running.post("/completion", R"({"prompt": "a", "max_tokens": -5})"))["param"], "max_tokens");
+}
+
+// llama.vim sends the indentation of the line before the cursor: where a line has less, the block is over.
+TEST(LlamaRoutes, ALineThatIsIndentedLessEndsTheAnswer) {
+  LiveServer running({}, {}, false);
+  running.server->attach(std::make_shared<FimEngine>());
+  const std::string words = R"("FAKE_SAY a\n    b\n  c\nd")";
+  const auto asked = [&](const char* path, const std::string& fields) {
+    const bool infill = path == std::string("/infill");
+    const auto reply =
+        running.post(path, std::string("{") + (infill ? R"("input_prefix": "", "input_suffix": "", )" : "") +
+                               R"("prompt": )" + words + fields + "}");
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return reply->body;
+  };
+  for (const char* path : {"/infill", "/completion", "/completions"}) {
+    const Json cut = Json::parse(asked(path, R"(, "n_indent": 4)"));
+    EXPECT_EQ(cut["content"], "a\n    b\n  ") << path;
+    EXPECT_EQ(cut["stop_type"], "limit") << path;
+    EXPECT_EQ(cut["has_new_line"], true) << path;
+    std::string text;
+    const auto list = events(asked(path, R"(, "n_indent": 4, "stream": true)"));
+    for (const Json& event : list) text += event["content"].get<std::string>();
+    EXPECT_EQ(text, cut["content"]) << path;
+    EXPECT_EQ(list.back()["stop_type"], "limit") << path;
+    EXPECT_EQ(Json::parse(asked(path, R"(, "n_indent": 2)"))["content"], "a\n    b\n  c\n") << path;
+    for (const char* none : {"", R"(, "n_indent": 0)", R"(, "n_indent": -1)", R"(, "n_indent": null)"})
+      EXPECT_EQ(Json::parse(asked(path, none))["content"], "a\n    b\n  c\nd") << path << none;
+    const Json word = Json::parse(asked(path, R"(, "n_indent": 4, "stop": ["  b"])"));
+    EXPECT_EQ(word["stop_type"], "word") << "it comes first";
+  }
+}
+
+// Each token takes two of the milliseconds at least.
+TEST(LlamaRoutes, TheFirstLineThatIsWholeAfterTheTimeEndsTheAnswer) {
+  LiveServer running({.seconds_per_token = 0.002});
+  const auto asked = [&](const char* field) {
+    return Json::parse(
+        running.post("/completion", R"({"prompt": "FAKE_SAY one\ntwo\nthree")" + std::string(field) + "}")->body);
+  };
+  const Json late = asked(R"(, "t_max_predict_ms": 1)");
+  EXPECT_EQ(late["content"], "one\n");
+  EXPECT_EQ(late["stop_type"], "limit");
+  for (const char* none :
+       {"", R"(, "t_max_predict_ms": 0)", R"(, "t_max_predict_ms": -1)", R"(, "t_max_predict_ms": 1000000000)"}) {
+    EXPECT_EQ(asked(none)["content"], "one\ntwo\nthree") << none;
+    EXPECT_EQ(asked(none)["stop_type"], "eos") << none;
+  }
 }
 
 TEST(LlamaRoutes, SeveralPromptsAndChosenFields) {
@@ -238,6 +304,48 @@ TEST(LlamaRoutes, FurtherFilesThatDoNotFitAreLeftOut) {
   EXPECT_EQ(none.value().left_out, 4);
 }
 
+// Each family's words for prefix, suffix and middle, and in what order its models know them.
+TEST(LlamaRoutes, FillsInWithTheWordsOfItsFamily) {
+  struct Case {
+    std::vector<std::string> words;
+    bool suffix_first, spaced;
+  };
+  const Case cases[] = {
+      {{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"}, false, false},
+      {{"<fim_prefix>", "<fim_suffix>", "<fim_middle>"}, false, false},
+      {{"<fim-prefix>", "<fim-suffix>", "<fim-middle>"}, false, false},
+      {{"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"}, false, true},
+      {{"<PRE>", "<SUF>", "<MID>"}, false, false},
+      {{"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"}, false, false},
+      {{"<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"}, false, false},
+      {{"<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>"}, true, false},
+      {{"[PREFIX]", "[SUFFIX]"}, true, true}};
+  for (const Case& one : cases) {
+    const std::string& name = one.words[0];
+    const WordsEngine engine(one.words, one.spaced);
+    const auto tokens = InfillTokens::find(engine);
+    ASSERT_TRUE(tokens.ok()) << name;
+    const auto made = infill_prompt(engine, tokens.value(), {"pre", "\nsuf", "fix", {}}, 1000);
+    ASSERT_TRUE(made.ok()) << name;
+    std::vector<int32_t> prefix = {WordsEngine::kFirst}, suffix = {WordsEngine::kFirst + 1};
+    std::ranges::copy(bytes_of(one.spaced ? " prefix" : "prefix"), std::back_inserter(prefix));
+    std::ranges::copy(bytes_of("\nsuf"), std::back_inserter(suffix));
+    if (one.suffix_first) prefix.swap(suffix);
+    std::vector<int32_t> expected = {FakeEngine::kBos};
+    for (const auto& half : {prefix, suffix}) expected.insert(expected.end(), half.begin(), half.end());
+    if (one.words.size() > 2) expected.push_back(WordsEngine::kFirst + 2);
+    EXPECT_EQ(made.value().prompt.ids, expected) << name;
+    for (size_t i = 0; i < one.words.size(); ++i)
+      EXPECT_EQ(tokens.value().ends[i], WordsEngine::kFirst + static_cast<int32_t>(i)) << name;
+  }
+  const WordsEngine code_llama({"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "\u2581<EOT>"}, true);
+  EXPECT_EQ(InfillTokens::find(code_llama).value().ends.back(), WordsEngine::kFirst + 3) << "which is not its EOS";
+  for (const std::vector<std::string>& half : {std::vector<std::string>{"<fim_prefix>", "<fim_suffix>"},
+                                               {"<|fim_prefix|>", "<fim_suffix>", "<fim_middle>"},
+                                               {"[PREFIX]", "[MIDDLE]"}})
+    EXPECT_FALSE(InfillTokens::find(WordsEngine(half, false)).ok()) << half[0];
+}
+
 TEST(LlamaRoutes, AModelThatCannotFillInSaysSo) {
   LiveServer running;
   const Json error = error_of(running.post("/infill", R"({"input_prefix": "a", "input_suffix": "b"})"));
@@ -254,6 +362,16 @@ TEST(LlamaRoutes, TokenizesContent) {
   EXPECT_EQ(Json::parse(running.post("/detokenize", R"({"tokens": [97, 98]})")->body)["content"], "ab");
   EXPECT_EQ(error_of(running.post("/tokenize", R"({"content": 5})"))["param"], "content");
   EXPECT_TRUE(Json::parse(running.post("/tokenize", R"({"prompt": "a"})")->body).contains("count")) << "vLLM's form";
+}
+
+TEST(LlamaRoutes, AnotherModelsTemplateIsNotApplied) {
+  LiveServer running;
+  const std::string body = R"({"messages": [{"role": "user", "content": "hi"}])";
+  const auto other = running.post("/apply-template", body + R"(, "model": "another"})");
+  EXPECT_EQ(other->status, 404);
+  EXPECT_EQ(error_of(other)["code"], "model_not_found");
+  const std::string own = Json::parse(running.client().Get("/props")->body)["model_alias"].get<std::string>();
+  EXPECT_EQ(running.post("/apply-template", body + R"(, "model": ")" + own + "\"}")->status, 200);
 }
 
 TEST(LlamaRoutes, TellsAboutItself) {
@@ -293,6 +411,8 @@ TEST(LlamaRoutes, WhatIsNotHonouredIsNamed) {
       {R"("repeat_last_n": -2)", "repeat_last_n"},
       {R"("thinking_budget_tokens": 0)", "thinking_budget_tokens"},
       {R"("n_predict": -5)", "n_predict"},
+      {R"("n_indent": "4")", "n_indent"},
+      {R"("t_max_predict_ms": 0.5)", "t_max_predict_ms"},
       {R"("logit_bias": [["a", 101]])", "logit_bias"},
       {R"("logit_bias": [["a", null]])", "logit_bias"},
       {R"("logit_bias": 5)", "logit_bias"},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,30 +49,36 @@ constexpr Field kFields[] = {{"chat_template", ""},
                              {"lora_path", ""}};
 
 // Our order has the temperature first, llama.cpp's usual one, which its clients send of themselves, last. Samplers that
-// are off may be left out.
-constexpr std::string_view kOurSigns = "tkpm", kUsualSigns = "kpmt", kOffSigns = "edsyfx";
+// are off here, and penalties, may stand anywhere.
+constexpr std::string_view kOrders[] = {"tkpm", "kpmt"}, kAnywhere = "edsyfx";
 constexpr std::pair<std::string_view, char> kSamplers[] = {
     {"temperature", 't'}, {"top_k", 'k'},     {"top_p", 'p'}, {"min_p", 'm'}, {"penalties", 'e'}, {"dry", 'd'},
     {"top_n_sigma", 's'}, {"typical_p", 'y'}, {"typ_p", 'y'}, {"tfs_z", 'f'}, {"xtc", 'x'}};
 
 // A string of their signs, or a list of their names.
-bool is_fixed_order(const Json& samplers) {
+std::optional<std::string> signs_of(const Json& samplers) {
+  if (samplers.is_string()) return samplers.get<std::string>();
+  if (!samplers.is_array()) return std::nullopt;
   std::string signs;
-  if (samplers.is_string()) signs = samplers.get<std::string>();
-  for (const Json& name : samplers.is_array() ? samplers : Json::array()) {
+  for (const Json& name : samplers) {
     const auto known = std::ranges::find_if(kSamplers, [&](const auto& one) { return name == one.first; });
-    if (known == std::end(kSamplers)) return false;
+    if (known == std::end(kSamplers)) return std::nullopt;
     signs += known->second;
   }
-  std::erase_if(signs, [](char sign) { return kOffSigns.find(sign) != std::string_view::npos; });
-  return signs == kOurSigns || signs == kUsualSigns;
+  return signs;
 }
 
-void refuse_order(Fields& fields) {
-  const Json* samplers = fields.find("samplers");
-  if (samplers && !is_fixed_order(*samplers))
-    fields.fail("samplers", "only temperature, top_k, top_p, min_p in this order is supported by this server",
-                "unsupported");
+// Each once at most, in one of the orders.
+bool is_in_order(std::string signs) {
+  std::erase_if(signs, [](char sign) { return kAnywhere.find(sign) != std::string_view::npos; });
+  return std::ranges::any_of(kOrders, [&](std::string_view order) {
+    for (const char sign : signs) {
+      const size_t at = order.find(sign);
+      if (at == std::string_view::npos) return false;
+      order.remove_prefix(at + 1);
+    }
+    return true;
+  });
 }
 
 void refuse_adaptive(Fields& fields) {
@@ -92,12 +99,32 @@ void refuse_field(Fields& fields, const Field& field) {
 
 void refuse_but_neutral(Fields& fields, bool chat) {
   for (const Field& field : kFields) refuse_field(fields, field);
-  refuse_order(fields);
   refuse_adaptive(fields);
   if (!chat) return;
   refuse_field(fields, {"truncate_prompt_tokens", ""});
   refuse_field(fields, {"add_special_tokens", "false"});  // its template writes them
   refuse_field(fields, {"verbosity", R"("medium")"});
+}
+
+void read_samplers(Fields& fields, SamplingParams& sampling) {
+  const Json* samplers = fields.find("samplers");
+  if (!samplers) return;
+  const std::optional<std::string> signs = signs_of(*samplers);
+  if (!signs || !is_in_order(*signs)) {
+    return fields.fail(
+        "samplers", "only temperature, top_k, top_p, min_p in this order, or some of them, is supported by this server",
+        "unsupported");
+  }
+  const SamplingParams off;
+  const auto works = [&](char sign) { return signs->find(sign) != std::string::npos; };
+  if (!works('t')) sampling.temperature = off.temperature;
+  if (!works('k')) sampling.top_k = off.top_k;
+  if (!works('p')) sampling.top_p = off.top_p;
+  if (!works('m')) sampling.min_p = off.min_p;
+  if (works('e')) return;
+  sampling.repetition_penalty = off.repetition_penalty;
+  sampling.presence_penalty = off.presence_penalty;
+  sampling.frequency_penalty = off.frequency_penalty;
 }
 
 }  // namespace kvilt::server

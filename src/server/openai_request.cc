@@ -26,31 +26,35 @@ constexpr int64_t kMaxTokens = 1 << 30;  // the context bounds answers; this bou
 
 int64_t last_id(const RequestLimits& limits) { return limits.vocab > 0 ? limits.vocab - 1 : INT32_MAX; }
 
-// Fields that would change the answer and that are not supported: a clear error is better than a wrong answer.
+// Fields that would change the answer and that are not supported: a clear error is better than a wrong answer. With no
+// functions a function_call "auto" calls none.
 void refuse_unsupported(Fields& fields) {
   constexpr const char* kNames[] = {"functions", "function_call", "use_beam_search", "suffix", "audio"};
   for (const char* name : kNames) {
     const Json* value = fields.find(name);
-    const bool off = value && (*value == false || *value == "" || *value == "none");
-    if (value && !off) fields.fail(name, "is not supported by this server", "unsupported");
+    if (!value) continue;
+    const bool none = std::string_view(name) == "function_call" && (*value == "none" || *value == "auto");
+    const bool off = none || *value == false || *value == "" || (value->is_array() && value->empty());
+    if (!off) fields.fail(name, "is not supported by this server", "unsupported");
   }
   if (const Json* modalities = fields.find("modalities")) {
     if (*modalities != Json::array({"text"})) fields.fail("modalities", "only [\"text\"] is supported", "unsupported");
   }
 }
 
+// Empty ones are left out, as in llama.cpp: clients send the fields of a form as they are.
 void read_stop(Fields& fields, SamplingParams& sampling) {
   const Json* value = fields.find("stop");
   if (!value) return;
   const auto add = [&](const Json& item, const std::string& name) {
     if (!item.is_string()) return fields.fail(name, fmt::format("must be a string, not {}", type_of(item)));
     const auto& text = item.get_ref<const std::string&>();
-    if (text.empty()) return fields.fail(name, "must not be empty");
+    if (text.empty()) return;
     if (text.size() > kMaxStopBytes) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxStopBytes));
     sampling.stop.push_back(text);
   };
   if (value->is_string()) {
-    if (!value->get_ref<const std::string&>().empty()) add(*value, "stop");
+    add(*value, "stop");
   } else if (value->is_array()) {
     if (value->size() > kMaxStops) return fields.fail("stop", fmt::format("has more than {} entries", kMaxStops));
     for (size_t i = 0; i < value->size(); ++i) add((*value)[i], fmt::format("stop[{}]", i));
@@ -220,6 +224,15 @@ void read_prompt_logprobs(Fields& fields, Generation& out) {
     fields.fail("prompt_logprobs", "is not supported with \"stream\": true", "unsupported");
 }
 
+// llama.cpp's, for completions of code. Its clients send them always, also at values where they do nothing.
+void read_line_limits(Fields& fields, SamplingParams& sampling) {
+  int64_t indent = 0, ms = 0;
+  fields.integer("n_indent", INT32_MIN, INT32_MAX, &indent);
+  fields.integer("t_max_predict_ms", INT32_MIN, INT32_MAX, &ms);
+  sampling.min_indent = static_cast<int>(std::max<int64_t>(indent, 0));
+  if (ms > 0) sampling.line_seconds = static_cast<double>(ms) / 1000;
+}
+
 void read_generation(Fields& fields, const RequestLimits& limits, Generation& out) {
   SamplingParams& sampling = out.sampling;
   limits.sampling.set(sampling);
@@ -237,16 +250,18 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.number("presence_penalty", -2, 2, &sampling.presence_penalty);
   fields.number("frequency_penalty", -2, 2, &sampling.frequency_penalty);
   fields.integer("repeat_last_n", -1, kMaxTokens, &sampling.penalty_window);  // llama.cpp's
-  fields.integer("max_tokens", 0, kMaxTokens, &sampling.max_tokens);
-  fields.integer("max_completion_tokens", 0, kMaxTokens, &sampling.max_tokens);
+  fields.integer("max_tokens", -1, kMaxTokens, &sampling.max_tokens);         // -1: as llama.cpp and LM Studio read it
+  fields.integer("max_completion_tokens", -1, kMaxTokens, &sampling.max_tokens);
   if (!fields.find("max_tokens") && !fields.find("max_completion_tokens"))
     fields.integer("n_predict", -1, kMaxTokens, &sampling.max_tokens);
+  read_line_limits(fields, sampling);
   fields.boolean("ignore_eos", &sampling.ignore_eos);
   sampling.seed = limits.seed;
   if (fields.find("seed")) {
     int64_t seed = 0;
     fields.integer("seed", INT64_MIN, INT64_MAX, &seed);
     sampling.seed = static_cast<uint64_t>(seed);
+    if (seed == -1) sampling.seed.reset();  // as in vLLM and llama.cpp: another one each time
   }
   read_stop(fields, sampling);
   read_stop_ids(fields, limits, sampling);
@@ -279,6 +294,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   read_policy(fields, out.policy, &out.namespaces, &out.publish, &out.diagnostics);
   read_own(fields, out.policy, "draft", kMostDrafted, &out.draft);
   read_constraint(fields, out.constraint);
+  read_samplers(fields, sampling);
   refuse_unsupported(fields);
 }
 

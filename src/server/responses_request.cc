@@ -336,7 +336,10 @@ void Items::top(Json& body) {
     if (Json* value = given(body, name)) body_[name] = std::move(*value);
   }
   take_extras(body);
-  if (Json* most = given(body, "max_output_tokens")) body_["max_tokens"] = std::move(*most);
+  if (Json* most = given(body, "max_output_tokens")) {
+    if (most->is_number() && most->get<double>() < 0) fail("max_output_tokens", "must not be negative");
+    body_["max_tokens"] = std::move(*most);
+  }
   if (Json* settings = given(body, "reasoning")) reasoning(*settings);
   if (Json* settings = given(body, "text")) text(*settings);
   if (Json* list = given(body, "tools")) tools(*list);

@@ -102,6 +102,7 @@ void infill(const Service& service, const Call& call, httplib::Response& respons
 void apply_template(const Service& service, const Call& call, httplib::Response& response) {
   const auto parsed = parse_chat(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
+  if (auto error = check_model(call.attached, parsed.value().generation.model)) return reply_error(response, *error);
   if (auto error = settle_chat(service, call, call.body)) return reply_error(response, *error);
   const auto prompt = chat_prompt(service, call, call.body);
   if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
