@@ -109,11 +109,10 @@ Json settled(Json parts) {
   return parts;
 }
 
-std::string in_own_paths(std::string message, const std::vector<std::string>& sources) {
-  constexpr std::string_view kMessages = "messages[";
-  if (!message.starts_with(kMessages)) return message;
+std::string in_own_paths(std::string message, const std::vector<std::string>& sources, std::string_view list) {
+  if (!message.starts_with(list)) return message;
   size_t index = 0;
-  const auto [end, failed] = std::from_chars(message.data() + kMessages.size(), message.data() + message.size(), index);
+  const auto [end, failed] = std::from_chars(message.data() + list.size(), message.data() + message.size(), index);
   if (failed != std::errc() || index >= sources.size() || end == message.data() + message.size() || *end != ']')
     return message;
   return sources[index] + message.substr(static_cast<size_t>(end - message.data()) + 1);

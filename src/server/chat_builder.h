@@ -24,8 +24,9 @@ inline constexpr size_t kMaxShown = 64;  // bytes of a client's word in a messag
 // Parts as a message's content: unmarked text in one part is a plain string, which every template takes.
 Json settled(Json parts);
 
-// "messages[I]..." in the client's own words: sources[I] stands for the message.
-std::string in_own_paths(std::string message, const std::vector<std::string>& sources);
+// "messages[I]..." in the client's own words: sources[I] stands for the message. So for another list that begins so.
+std::string in_own_paths(std::string message, const std::vector<std::string>& sources,
+                         std::string_view list = "messages[");
 
 class ChatBuilder {
  protected:

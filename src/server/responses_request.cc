@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <utility>
 
 #include "server/answer_writer.h"
@@ -12,6 +13,7 @@ namespace kvilt::server {
 namespace {
 
 constexpr size_t kMaxId = 256, kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;  // the API's bounds
+constexpr size_t kMaxToolNamespace = 64;                  // bytes: every tool in it has them in its name
 constexpr const char* kEarlier = "previous_response_id";  // the path of what earlier responses hold
 
 // Fields that mean the same to a chat completion.
@@ -78,6 +80,10 @@ class Items : ChatBuilder {
   void reasoning(Json& settings);
   void text(Json& settings);
   void tools(Json& list);
+  void tool(Json& tool, const std::string& path);
+  void tools_in_namespace(Json& space, const std::string& path);
+  void refuse_equal_names();
+  Json tool_name(Json& said, const std::string& path);
   Json function_tool(Json& tool, const std::string& path);
   Json custom_tool(Json& tool, const std::string& path);
   void tool_choice(Json& choice);
@@ -95,7 +101,21 @@ class Items : ChatBuilder {
     if (!message.contains("content")) message["content"] = nullptr;
     push(std::move(message), path, true);
   }
+
+  Json tools_ = Json::array();
+  std::vector<std::string> tool_sources_;  // per tool
+  ToolNamespaces namespaces_;
 };
+
+// What the model calls the tool that an item or a choice names; null after an error.
+Json Items::tool_name(Json& said, const std::string& path) {
+  Json* name = need_string(said, "name", path);
+  const Json* space = given(said, "namespace");
+  if (space && !space->is_string()) fail(path + ".namespace", fmt::format("must be a string, not {}", type_of(*space)));
+  if (error_) return nullptr;
+  if (!space) return std::move(*name);
+  return name_for_model(space->get_ref<const std::string&>(), name->get_ref<const std::string&>());
+}
 
 Json Items::content(Json& value, const std::string& path) {
   if (value.is_string()) return std::move(value);
@@ -153,10 +173,10 @@ void Items::thought(Json& item, const std::string& path) {
 // kind: chat's word for the tool; said: what the call says, `arguments` or `input`.
 void Items::call(Json& item, const std::string& path, const char* kind, const char* said) {
   Json* id = need_string(item, "call_id", path);
-  Json* name = need_string(item, "name", path);
+  Json name = tool_name(item, path);
   Json* text = need_string(item, said, path);
   if (error_) return;
-  Json one = {{"id", std::move(*id)}, {"type", kind}, {kind, {{"name", std::move(*name)}, {said, std::move(*text)}}}};
+  Json one = {{"id", std::move(*id)}, {"type", kind}, {kind, {{"name", std::move(name)}, {said, std::move(*text)}}}};
   assistant({{"tool_calls", Json::array({std::move(one)})}}, path);
 }
 
@@ -193,21 +213,68 @@ void Items::input(Json& body) {
 
 void Items::tools(Json& list) {
   if (!list.is_array()) return fail("tools", fmt::format("must be a list, not {}", type_of(list)));
-  Json out = Json::array();
   for (size_t i = 0; i < list.size() && !error_; ++i) {
     const std::string path = fmt::format("tools[{}]", i);
     const std::string* type = need_type(list[i], path);
     if (!type) return;
-    if (*type != "function" && *type != "custom") {
-      return fail(path + ".type",
-                  fmt::format("'{}' is not supported: only \"function\" and \"custom\" tools, which the client runs, "
-                              "are (leave it out; Codex: web_search = \"disabled\")",
-                              type->substr(0, kMaxShown)),
-                  kUnsupported);
+    if (*type == "namespace") {
+      tools_in_namespace(list[i], path);
+    } else {
+      tool(list[i], path);
     }
-    out.push_back(*type == "custom" ? custom_tool(list[i], path) : function_tool(list[i], path));
   }
-  body_["tools"] = std::move(out);
+  refuse_equal_names();
+  body_["tools"] = std::move(tools_);
+}
+
+void Items::tool(Json& tool, const std::string& path) {
+  const std::string* type = need_type(tool, path);
+  if (!type) return;
+  if (*type != "function" && *type != "custom") {
+    return fail(path + ".type",
+                fmt::format("'{}' is not supported: only \"function\" and \"custom\" tools, which the client runs, "
+                            "are (leave it out; Codex: web_search = \"disabled\")",
+                            type->substr(0, kMaxShown)),
+                kUnsupported);
+  }
+  tools_.push_back(*type == "custom" ? custom_tool(tool, path) : function_tool(tool, path));
+  tool_sources_.push_back(path);
+}
+
+// What is said of the namespace stands before what is said of its first tool: templates have no other place for it.
+void Items::tools_in_namespace(Json& space, const std::string& path) {
+  const Json* name = need_string(space, "name", path);
+  if (!name) return;
+  const auto& word = name->get_ref<const std::string&>();
+  if (word.empty() || word.size() > kMaxToolNamespace)
+    return fail(path + ".name", fmt::format("must have 1 to {} bytes", kMaxToolNamespace));
+  const Json* about = given(space, "description");
+  if (about && !about->is_string())
+    return fail(path + ".description", fmt::format("must be a string, not {}", type_of(*about)));
+  Json* list = given(space, "tools");
+  if (!list || !list->is_array()) return fail(path + ".tools", "is required and must be a list");
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string where = fmt::format("{}.tools[{}]", path, i);
+    tool((*list)[i], where);
+    if (error_) return;
+    Json& inner = tools_.back()[tools_.back()["type"].get<std::string>()];
+    const auto own = inner["name"].get<std::string>();
+    inner["name"] = name_for_model(word, own);
+    namespaces_.insert_or_assign(inner["name"], NamespacedTool{word, own});
+    const Json said = inner.value("description", Json(""));
+    if (i == 0 && about && *about != "" && said.is_string())
+      inner["description"] = about->get<std::string>() + (said == "" ? "" : "\n\n") + said.get<std::string>();
+  }
+}
+
+// Two tools that the model could not tell apart, of which one is in a namespace.
+void Items::refuse_equal_names() {
+  std::set<std::string> seen;
+  for (size_t i = 0; i < tools_.size() && !namespaces_.empty() && !error_; ++i) {
+    const auto name = tools_[i][tools_[i]["type"].get<std::string>()]["name"].get<std::string>();
+    if (!seen.insert(name).second && namespaces_.contains(name))
+      fail(tool_sources_[i] + ".name", fmt::format("another tool is '{}' to the model too", name.substr(0, kMaxShown)));
+  }
 }
 
 Json Items::function_tool(Json& tool, const std::string& path) {
@@ -269,8 +336,8 @@ Json Items::named_tool(Json& tool, const std::string& path) {
     fail(path + ".type", fmt::format("'{}' is not supported here", kind.substr(0, kMaxShown)), kUnsupported);
     return {};
   }
-  Json* name = need_string(tool, "name", path);
-  return name ? Json{{"type", kind}, {kind, {{"name", std::move(*name)}}}} : Json();
+  Json name = tool_name(tool, path);
+  return error_ ? Json() : Json{{"type", kind}, {kind, {{"name", std::move(name)}}}};
 }
 
 void Items::text(Json& settings) {
@@ -364,6 +431,8 @@ ApiResult<ResponsesChat> Items::convert(Json& body, Json& earlier, const Respons
   if (error_) return std::move(*error_);
   out.body = std::move(body_);
   out.sources = std::move(sources_);
+  out.tool_sources = std::move(tool_sources_);
+  out.namespaces = std::move(namespaces_);
   if (thread.store) out.input = items_of(kept);
   return out;
 }
@@ -402,6 +471,7 @@ void ResponsesChat::in_own_paths(ApiError& error) const {
         const size_t at = text.find(inner);
         if (at != std::string::npos && at < text.find_first_of(": ")) text.erase(at, inner.size());
       }
+      return server::in_own_paths(std::move(text), tool_sources, "tools[");
     }
     return server::in_own_paths(std::move(text), sources);
   };

@@ -15,6 +15,7 @@
 
 #include "server/json_fields.h"
 #include "server/openai_request.h"
+#include "server/tool_namespaces.h"
 
 namespace kvilt::server {
 
@@ -26,10 +27,12 @@ struct ResponseThread {
 ApiResult<ResponseThread> response_thread(const Json& body);
 
 struct ResponsesChat {
-  Json body;                         // of a chat completion
-  std::vector<std::string> sources;  // per message of body: the path of what it was made of
-  Json input;                        // the request's own items, each with an id; null unless they are to be stored
-  Json repeated;                     // the fields of the request that a response repeats
+  Json body;                              // of a chat completion
+  std::vector<std::string> sources;       // per message of body: the path of what it was made of
+  std::vector<std::string> tool_sources;  // the same per tool
+  ToolNamespaces namespaces;              // of body's tools
+  Json input;                             // the request's own items, each with an id; null unless they are to be stored
+  Json repeated;                          // the fields of the request that a response repeats
 
   // What is wrong with `body`, in the client's own paths.
   void in_own_paths(ApiError& error) const;

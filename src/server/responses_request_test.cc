@@ -193,6 +193,64 @@ TEST(ResponsesRequest, AllowedToolsAreChats) {
             R"({"name":"g"}},{"type":"custom","custom":{"name":"c"}}]}})");
 }
 
+constexpr const char* kSpaced = R"("tools": [{"type": "function", "name": "f"},
+    {"type": "namespace", "name": "team", "description": "Helpers.", "tools": [
+      {"type": "function", "name": "ask", "description": "Asks one.", "parameters": {"type": "object"}, "strict": true},
+      {"type": "custom", "name": "tell", "description": "Tells one."}]},
+    {"type": "namespace", "name": "mcp__files__", "description": "Files.", "tools": [
+      {"type": "function", "name": "read", "defer_loading": false}]}])";
+
+TEST(ResponsesRequest, ToolsOfANamespaceHaveItInTheirName) {
+  const auto out = taken((R"({"input": [{"role": "user", "content": "x"},
+      {"type": "function_call", "call_id": "c1", "namespace": "team", "name": "ask", "arguments": "{}"},
+      {"type": "custom_tool_call", "call_id": "c2", "namespace": "team", "name": "tell", "input": "hi"}],
+      "tool_choice": {"type": "function", "namespace": "mcp__files__", "name": "read"}, )" +
+                          std::string(kSpaced) + "}")
+                             .c_str());
+  ASSERT_TRUE(out.ok()) << out.error().message;
+  EXPECT_EQ(out.value().body["tools"], Json::parse(R"([
+      {"type": "function", "function": {"name": "f"}},
+      {"type": "function", "function": {"name": "team__ask", "description": "Helpers.\n\nAsks one.",
+                                        "parameters": {"type": "object"}, "strict": true}},
+      {"type": "custom", "custom": {"name": "team__tell", "description": "Tells one."}},
+      {"type": "function", "function": {"name": "mcp__files__read", "description": "Files."}}])"));
+  EXPECT_EQ(out.value().body["messages"][1]["tool_calls"], Json::parse(R"([
+      {"id": "c1", "type": "function", "function": {"name": "team__ask", "arguments": "{}"}},
+      {"id": "c2", "type": "custom", "custom": {"name": "team__tell", "input": "hi"}}])"));
+  EXPECT_EQ(out.value().body["tool_choice"],
+            Json::parse(R"({"type": "function", "function": {"name": "mcp__files__read"}})"));
+  ApiError error{400, "tools[2].custom.format.grammar.syntax: no", "tools[3].function.parameters", ""};
+  out.value().in_own_paths(error);
+  EXPECT_EQ(error.message + "|" + error.param, "tools[1].tools[1].format.syntax: no|tools[2].tools[0].parameters");
+}
+
+TEST(ResponsesRequest, WrongNamespacesNameTheirPath) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"type": "namespace", "tools": []})", "tools[0].name: is required"},
+      {R"({"type": "namespace", "name": "", "tools": []})", "tools[0].name: must have 1 to 64 bytes"},
+      {R"({"type": "namespace", "name": "n"})", "tools[0].tools: is required and must be a list"},
+      {R"({"type": "namespace", "name": "n", "description": 5, "tools": []})",
+       "tools[0].description: must be a string, not a number"},
+      {R"({"type": "namespace", "name": "n", "tools": [5]})", "tools[0].tools[0]: must be an object, not a number"},
+      {R"({"type": "namespace", "name": "n", "tools": [{"type": "function"}]})", "tools[0].tools[0].name: is required"},
+      {R"({"type": "function", "name": "n__f"}, {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]})",
+       "tools[1].tools[0].name: another tool is 'n__f' to the model too"}};
+  for (const auto& [tools, message] : cases)
+    EXPECT_EQ(error_with((R"({"input": "x", "tools": [)" + std::string(tools) + "]}").c_str()).message, message);
+  for (const char* inner : {"namespace", "web_search"}) {
+    const std::string tool =
+        R"({"type": "namespace", "name": "n", "tools": [{"type": ")" + std::string(inner) + "\"}]}";
+    EXPECT_EQ(error_with((R"({"input": "x", "tools": [)" + tool + "]}").c_str()).param, "tools[0].tools[0].type");
+  }
+  EXPECT_EQ(error_with(R"({"input": [{"type": "function_call", "call_id": "c", "namespace": 5, "name": "f",
+                          "arguments": "{}"}]})")
+                .message,
+            "input[0].namespace: must be a string, not a number");
+  EXPECT_TRUE(
+      taken(R"({"input": "x", "tools": [{"type": "function", "name": "f"}, {"type": "function", "name": "f"}]})").ok())
+      << "power: equal names outside are chat's to judge";
+}
+
 TEST(ResponsesRequest, ManySmallItemsAreRefusedBeforeTheyAreRendered) {
   Json body = {{"input", Json::array()}};
   for (int i = 0; i < 100; ++i) body["input"].push_back({{"role", "user"}, {"content", "a"}});

@@ -148,6 +148,42 @@ TEST(ResponsesRoute, ReasoningAndCallsAreItems) {
   EXPECT_NE(by_id, running.engine->last_request().prompt.ids) << "power";
 }
 
+// Codex finds the tool of a call by both names.
+TEST(ResponsesRoute, ACallOfANamespacesToolHasItsNamesApart) {
+  LiveServer running(thinks_and_calls());
+  Json body = asked(R"(, "max_output_tokens": 1000, "tools": [{"type": "function", "name": "look"},
+      {"type": "namespace", "name": "team", "description": "d", "tools": [{"type": "function", "name": "ask"},
+                                                                          {"type": "custom", "name": "tell"}]}])");
+  body["input"] = R"(FAKE_SAY <tool_call>{"name": "team__ask", "arguments": {"who": "a"}}</tool_call>)"
+                  R"(<tool_call>{"name": "look", "arguments": {}}</tool_call>)"
+                  R"(<tool_call>{"name": "team__tell", "arguments": {"input": "hi"}}</tool_call>)";
+  const Json whole = Json::parse(running.post(kResponses, dump(body))->body);
+  ASSERT_EQ(whole["output"].size(), 3u) << whole;
+  std::string told;
+  for (const Json& item : whole["output"])
+    told += item.value("namespace", "-") + "." + item["name"].get<std::string>() + " " +
+            item.value("arguments", item.value("input", "")) + "; ";
+  EXPECT_EQ(told, R"(team.ask {"who": "a"}; -.look {}; team.tell hi; )");
+  EXPECT_EQ(whole["tools"], body["tools"]) << "as they were sent";
+  body["stream"] = true;
+  const std::vector<Json> streamed = events(running.post(kResponses, dump(body))->body);
+  EXPECT_EQ(without(streamed.back()["response"], {"id", "created_at", "usage"}),
+            without(whole, {"id", "created_at", "usage"}));
+  const auto added = std::find_if(streamed.begin(), streamed.end(),
+                                  [](const Json& one) { return one["type"] == "response.output_item.added"; });
+  EXPECT_EQ((*added)["item"]["namespace"], "team");
+  // The call in the next turn is the one that the model wrote.
+  Json next = asked();
+  next["input"] = whole["output"];
+  ASSERT_EQ(running.post(kResponses, dump(next))->status, 200);
+  const Json calls = Json::parse(running.post("/v1/responses/input_tokens", dump(next))->body);
+  for (Json& item : next["input"]) {
+    if (item.contains("namespace")) item["name"] = "team__" + item["name"].get<std::string>();
+    item.erase("namespace");
+  }
+  EXPECT_EQ(Json::parse(running.post("/v1/responses/input_tokens", dump(next))->body), calls);
+}
+
 // Agents run calls that are completed. What an answer ended in is the item that is not, and no empty message follows.
 TEST(ResponsesRoute, WhatWasCutIsIncomplete) {
   LiveServer running(thinks_and_calls());

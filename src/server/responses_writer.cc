@@ -23,7 +23,8 @@ Json reasoning_part_of(const std::string& text) { return {{"type", "reasoning_te
 class OutputItems {
  public:
   using Say = std::function<void(Json event)>;
-  explicit OutputItems(Say say) : say_(std::move(say)) {}
+  // namespaces outlive it.
+  OutputItems(const ToolNamespaces& namespaces, Say say) : namespaces_(namespaces), say_(std::move(say)) {}
 
   void take(const AnswerEvent& said) {
     if (said.kind == Kind::kCallEnd) {
@@ -76,15 +77,8 @@ class OutputItems {
       say(event("response.content_part.added", {{"content_index", 0}, {"part", part("")}}));
   }
 
-  static Json begun(const AnswerEvent& said) {
-    if (said.kind == Kind::kCallStart && said.custom) {
-      return {{"id", answer_id("ctc_")}, {"type", "custom_tool_call"}, {"status", "in_progress"},
-              {"call_id", said.id},      {"name", said.text},          {"input", ""}};
-    }
-    if (said.kind == Kind::kCallStart) {
-      return {{"id", answer_id("fc_")}, {"type", "function_call"}, {"status", "in_progress"},
-              {"call_id", said.id},     {"name", said.text},       {"arguments", ""}};
-    }
+  Json begun(const AnswerEvent& said) const {
+    if (said.kind == Kind::kCallStart) return begun_call(said);
     if (said.kind == Kind::kReasoning) {
       return {{"id", answer_id("rs_")},   {"type", "reasoning"},      {"status", "in_progress"},
               {"summary", Json::array()}, {"content", Json::array()}, {"encrypted_content", nullptr}};
@@ -94,6 +88,19 @@ class OutputItems {
             {"status", "in_progress"},
             {"role", "assistant"},
             {"content", Json::array()}};
+  }
+
+  Json begun_call(const AnswerEvent& said) const {
+    const auto found = namespaces_.find(said.text);
+    const bool spaced = found != namespaces_.end();
+    Json out = {{"id", answer_id(said.custom ? "ctc_" : "fc_")},
+                {"type", said.custom ? "custom_tool_call" : "function_call"},
+                {"status", "in_progress"},
+                {"call_id", said.id},
+                {"name", spaced ? found->second.name : said.text}};
+    if (spaced) out["namespace"] = found->second.space;
+    out[said.custom ? "input" : "arguments"] = "";
+    return out;
   }
 
   Json part(const std::string& text) const {
@@ -124,6 +131,7 @@ class OutputItems {
     open_.reset();
   }
 
+  const ToolNamespaces& namespaces_;
   const Say say_;
   Json items_ = Json::array();  // closed ones
   std::optional<Kind> open_;    // of the open item
@@ -139,13 +147,13 @@ class ResponsesWriter final : public AnswerWriter {
         created_(static_cast<int64_t>(std::time(nullptr))),
         form_(std::move(form)),
         engine_(engine),
-        output_([this](Json event) { pending_ += numbered(std::move(event)); }) {}
+        output_(form_.namespaces, [this](Json event) { pending_ += numbered(std::move(event)); }) {}
 
   const std::string& id() const override { return id_; }
 
   Json whole(const std::vector<Choice>& choices, const UsageSum& usage) const override {
     const Choice& choice = choices.at(0);
-    OutputItems output([](const Json&) {});
+    OutputItems output(form_.namespaces, [](const Json&) {});
     if (!choice.text.empty()) output.take({Kind::kContent, choice.text, -1, ""});
     for (const AnswerEvent& said : joined(choice.events)) output.take(said);
     output.finish(*choice.end);

@@ -14,6 +14,7 @@
 
 #include "kvilt/engine.h"
 #include "server/answer_writer.h"
+#include "server/tool_namespaces.h"
 
 namespace kvilt::server {
 
@@ -21,6 +22,7 @@ struct ResponseForm {
   std::string model;
   Json repeated;  // ResponsesChat::repeated
   bool store = true;
+  ToolNamespaces namespaces;  // ResponsesChat::namespaces
   // Takes the response when it is complete, and says whether it will be found again; before `store` is sent.
   std::function<bool(const Json& response)> keep;
 };

@@ -83,7 +83,7 @@ void respond(Service& service, const std::shared_ptr<ResponseStore>& store, cons
   if (!read.ok()) return reply_error(response, read.error());
   const auto chat = std::make_shared<ResponsesChat>(std::move(read.value().chat));
   const ResponseThread& thread = read.value().thread;
-  ResponseForm form{call.attached.model, std::move(chat->repeated), thread.store, nullptr};
+  ResponseForm form{call.attached.model, std::move(chat->repeated), thread.store, std::move(chat->namespaces), nullptr};
   if (thread.store) form.keep = keeper(store, call.caller.tenant->name(), thread.previous, chat->input);
   chat->input = nullptr;
   ChatJob job;

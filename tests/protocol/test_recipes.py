@@ -34,6 +34,7 @@ PAGES = {
     "smolagents": ["smolagents"],
     "mini_swe_agent": ["minisweagent"],
     "claude_code": ["claude_agent_sdk"],
+    "codex": ["openai_codex", "codex_cli_bin"],
 }
 WITH_TOOLS = [
     "openai", "langchain", "langgraph", "haystack", "autogen", "ag2", "openai_agents", "pydantic_ai", "smolagents",
@@ -45,7 +46,7 @@ TOO_MUCH_FOR_TINY = {
     "smolagents": "has no room for so long a prompt in its tokens",
 }
 # What agents are told to do on this machine; each has one question.
-COMMANDS = ["mini_swe_agent", "claude_code"]
+COMMANDS = ["mini_swe_agent", "claude_code", "codex"]
 # The commands print what the fake server says next. It does not find that in the question, where the words are apart.
 SAYS = {
     "smolagents": 'FAKE_SAY <code>\\nfinal_answer(weather(\'Bonn\'))\\n</code>',
@@ -53,6 +54,8 @@ SAYS = {
     '\\"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo three files\\"}}</tool_call>',
     "claude_code": 'FAKE_SAY <tool_call>{\\"name\\": \\"Bash\\", \\"arguments\\": {\\"command\\": '
     "\\\"echo FAKE''_SAY three files\\\", \\\"description\\\": \\\"counts\\\"}}</tool_call>",
+    "codex": 'FAKE_SAY <tool_call>{\\"name\\": \\"exec_command\\", \\"arguments\\": {\\"cmd\\": '
+    "\\\"echo FAKE''_SAY three files\\\"}}</tool_call>",
 }
 
 pytestmark = pytest.mark.usefixtures("chats")

@@ -149,6 +149,42 @@ class TestTold:
         assert stored.usage.input_tokens == sent.usage.input_tokens
 
 
+class TestNamespace:
+    """Codex groups the tools of its sub-agents, and of each MCP server, and finds them by both names."""
+
+    TEAM = {"type": "namespace", "name": "team", "description": "Helpers.", "tools": [
+        {**TOOL, "name": "ask"}, {"type": "custom", "name": "tell", "description": "Tells one."}]}
+    SAID = ('FAKE_SAY <tool_call>{"name": "team__ask", "arguments": {"place": "Bonn"}}</tool_call>\n'
+            '<tool_call>{"name": "team__tell", "arguments": {"input": "hi"}}</tool_call>')
+
+    def test_names_are_apart(self, told, model):
+        fields = {"model": model, "tools": [TOOL, self.TEAM], "max_output_tokens": 1000, "temperature": 0}
+        whole = told.responses.create(input=self.SAID, **fields)
+        ended = list(told.responses.create(input=self.SAID, stream=True, **fields))[-1].response
+        for reply in (whole, ended):
+            ask, tell = reply.output
+            assert (ask.type, ask.namespace, ask.name) == ("function_call", "team", "ask")
+            assert json.loads(ask.arguments) == {"place": "Bonn"}
+            assert (tell.type, tell.namespace, tell.name, tell.input) == ("custom_tool_call", "team", "tell", "hi")
+        results = [{"type": "function_call_output", "call_id": ask.call_id, "output": "rain"},
+                   {"type": "custom_tool_call_output", "call_id": tell.call_id, "output": "told"},
+                   {"role": "user", "content": "FAKE_SAY It rains."}]
+        items = [{"role": "user", "content": self.SAID}, *[item.to_dict() for item in ended.output], *results]
+        sent = told.responses.create(input=items, store=False, **fields)
+        stored = told.responses.create(input=results, previous_response_id=ended.id, **fields)
+        assert sent.output_text == stored.output_text == "It rains."
+        assert sent.usage.input_tokens == stored.usage.input_tokens
+
+    def test_any_model_can_be_forced(self, client, model, takes_tools):
+        if model == "fake":
+            pytest.skip("this server says what it is told")
+        reply = client.responses.create(
+            model=model, input=INPUT, tools=[self.TEAM], max_output_tokens=200, temperature=0,
+            tool_choice={"type": "function", "name": "ask", "namespace": "team"})
+        call, = reply.output
+        assert (call.type, call.namespace, call.name) == ("function_call", "team", "ask")
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("more", "param"),
