@@ -9,11 +9,36 @@
 #include <string_view>
 #include <utility>
 
+#include "base/check.h"
+
 namespace kvilt::server {
 namespace {
 
+// Our order has the temperature first, llama.cpp's usual one, which its clients send of themselves, last. Samplers that
+// are off may be left out.
+constexpr std::string_view kOurSigns = "tkpm", kUsualSigns = "kpmt", kOffSigns = "edsyfx";
+constexpr std::pair<std::string_view, char> kSamplers[] = {
+    {"temperature", 't'}, {"top_k", 'k'},     {"top_p", 'p'}, {"min_p", 'm'}, {"penalties", 'e'}, {"dry", 'd'},
+    {"top_n_sigma", 's'}, {"typical_p", 'y'}, {"typ_p", 'y'}, {"tfs_z", 'f'}, {"xtc", 'x'}};
+
+// A string of their signs, or a list of their names.
+bool is_fixed_order(const Json& samplers) {
+  std::string signs;
+  if (samplers.is_string()) signs = samplers.get<std::string>();
+  for (const Json& name : samplers.is_array() ? samplers : Json::array()) {
+    const auto known = std::ranges::find_if(kSamplers, [&](const auto& one) { return name == one.first; });
+    if (known == std::end(kSamplers)) return false;
+    signs += known->second;
+  }
+  std::erase_if(signs, [](char sign) { return kOffSigns.find(sign) != std::string_view::npos; });
+  return signs == kOurSigns || signs == kUsualSigns;
+}
+
+bool is_negative(const Json& number) { return number.is_number() && number.get<double>() < 0; }
+
 struct Field {
-  const char *name, *neutral;  // JSON; "": none
+  const char *name, *neutral;  // JSON, or words where is_neutral knows it; "": none
+  bool (*is_neutral)(const Json& value) = nullptr;
 };
 // vLLM's, llama.cpp's, and SGLang's.
 constexpr Field kFields[] = {{"chat_template", ""},
@@ -40,64 +65,48 @@ constexpr Field kFields[] = {{"chat_template", ""},
                              {"n_cmpl", "1"},
                              {"post_sampling_probs", "false"},
                              {"min_keep", "0"},
+                             {"samplers", "temperature, top_k, top_p, min_p in this order", is_fixed_order},
+                             {"adaptive_target", "a negative number (off)", is_negative},
                              {"dynatemp_exponent", "1"},
                              {"stop_regex", "[]"},
                              {"no_stop_trim", "false"},
                              {"min_new_tokens", "0"},
                              {"custom_logit_processor", ""},
                              {"lora_path", ""}};
-
-// Our order has the temperature first, llama.cpp's usual one, which its clients send of themselves, last. Samplers that
-// are off may be left out.
-constexpr std::string_view kOurSigns = "tkpm", kUsualSigns = "kpmt", kOffSigns = "edsyfx";
-constexpr std::pair<std::string_view, char> kSamplers[] = {
-    {"temperature", 't'}, {"top_k", 'k'},     {"top_p", 'p'}, {"min_p", 'm'}, {"penalties", 'e'}, {"dry", 'd'},
-    {"top_n_sigma", 's'}, {"typical_p", 'y'}, {"typ_p", 'y'}, {"tfs_z", 'f'}, {"xtc", 'x'}};
-
-// A string of their signs, or a list of their names.
-bool is_fixed_order(const Json& samplers) {
-  std::string signs;
-  if (samplers.is_string()) signs = samplers.get<std::string>();
-  for (const Json& name : samplers.is_array() ? samplers : Json::array()) {
-    const auto known = std::ranges::find_if(kSamplers, [&](const auto& one) { return name == one.first; });
-    if (known == std::end(kSamplers)) return false;
-    signs += known->second;
-  }
-  std::erase_if(signs, [](char sign) { return kOffSigns.find(sign) != std::string_view::npos; });
-  return signs == kOurSigns || signs == kUsualSigns;
-}
-
-void refuse_order(Fields& fields) {
-  const Json* samplers = fields.find("samplers");
-  if (samplers && !is_fixed_order(*samplers))
-    fields.fail("samplers", "only temperature, top_k, top_p, min_p in this order is supported by this server",
-                "unsupported");
-}
-
-void refuse_adaptive(Fields& fields) {
-  const Json* target = fields.find("adaptive_target");
-  if (target && !(target->is_number() && target->get<double>() < 0))
-    fields.fail("adaptive_target", "only a negative number (off) is supported by this server", "unsupported");
-}
+// A text completion knows them.
+constexpr Field kChatFields[] = {{"truncate_prompt_tokens", ""},
+                                 {"add_special_tokens", "false"},  // its template writes them
+                                 {"verbosity", R"("medium")"}};
 
 void refuse_field(Fields& fields, const Field& field) {
   const Json* value = fields.find(field.name);
   if (!value) return;
   if (!*field.neutral) return fields.fail(field.name, "is not supported by this server", "unsupported");
-  if (*value != Json::parse(field.neutral))
-    fields.fail(field.name, fmt::format("only {} is supported by this server", field.neutral), "unsupported");
+  const bool off = field.is_neutral ? field.is_neutral(*value) : *value == Json::parse(field.neutral);
+  if (!off) fields.fail(field.name, fmt::format("only {} is supported by this server", field.neutral), "unsupported");
 }
 
 }  // namespace
 
+const std::vector<const char*>& neutral_names() {
+  static const std::vector<const char*> names = [] {
+    std::vector<const char*> out;
+    for (const Field& field : kFields) out.push_back(field.name);
+    return out;
+  }();
+  return names;
+}
+
 void refuse_but_neutral(Fields& fields, bool chat) {
   for (const Field& field : kFields) refuse_field(fields, field);
-  refuse_order(fields);
-  refuse_adaptive(fields);
   if (!chat) return;
-  refuse_field(fields, {"truncate_prompt_tokens", ""});
-  refuse_field(fields, {"add_special_tokens", "false"});  // its template writes them
-  refuse_field(fields, {"verbosity", R"("medium")"});
+  for (const Field& field : kChatFields) refuse_field(fields, field);
+}
+
+void refuse_one_but_neutral(Fields& fields, std::string_view name) {
+  const Field* field = std::ranges::find(kFields, name, &Field::name);
+  CHECK(field != std::end(kFields));
+  refuse_field(fields, *field);
 }
 
 }  // namespace kvilt::server
