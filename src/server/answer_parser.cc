@@ -85,9 +85,8 @@ void AnswerParser::give(Kind kind, std::string_view text, Events& out) {
   if (drop_space_) text.remove_prefix(space_before(text));
   if (text.empty()) return;
   drop_space_ = false;
-  // Clients join the content's pieces: words around a call would become one.
-  out.push_back({kind, (apart_ ? "\n" : "") + std::string(text), -1, ""});
-  apart_ = false;
+  out.push_back({kind, std::string(text), -1, ""});
+  out.back().apart = std::exchange(apart_, false);
   said_ |= kind == Kind::kContent;
 }
 
@@ -393,7 +392,7 @@ AnswerParser::Events joined(const AnswerParser::Events& events) {
     const bool piece = event.kind == Kind::kContent || event.kind == Kind::kReasoning || event.kind == Kind::kArguments;
     const bool same = !out.empty() && out.back().kind == event.kind && out.back().call == event.call;
     if (piece && same) {
-      out.back().text += event.text;
+      out.back().text += (event.apart ? "\n" : "") + event.text;
     } else {
       out.push_back(event);
     }

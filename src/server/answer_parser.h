@@ -4,9 +4,9 @@
 //             arguments leave as they come, so that a client sees them grow.
 // Invariants: a pure function of the text: events of one kind that follow each other, joined, are the same however the
 //             text was cut. No byte of content is lost but space beside markers, and what of a call's end is there once
-//             more; where content goes on behind a call a line end is put in. What is held back of a call is its
-//             head (call_head.h), a value in tags, or arguments that are a string (json_arguments.h). Arguments of a call
-//             that was cut are no whole JSON, which agents would run.
+//             more; content that goes on behind a call says so (AnswerEvent::apart). What is held back of a call is its
+//             head (call_head.h), a value in tags, arguments that are a string (json_arguments.h), or a few braces too
+//             many. Arguments of a call that was cut are no whole JSON, which agents would run.
 // Forgives:   small models write the object of a call and leave out the words around it, or put it into a fence instead.
 //             An answer that begins with such an object is a call if it names a tool that was offered, and so is one
 //             behind another before that one's end. Braces and end tags that are written twice are the call's. Of tags
@@ -95,7 +95,7 @@ class AnswerParser {
   JsonScan scan_;  // of an object's rest
 };
 
-// The events joined where neighbours are pieces of one thing.
+// The events joined where neighbours are pieces of one thing: also content around a call that was left out.
 AnswerParser::Events joined(const AnswerParser::Events& events);
 
 }  // namespace kvilt::server
