@@ -82,6 +82,7 @@ bool AnswerParser::step(Events& out) {
 // Uses up `text`, which is the view's start, and gives it; space is left out where it is no content.
 void AnswerParser::give(Kind kind, std::string_view text, Events& out) {
   at_ += text.size();
+  if (kind == Kind::kContent) place_.take(text);
   if (drop_space_) text.remove_prefix(space_before(text));
   if (text.empty()) return;
   drop_space_ = false;
@@ -145,7 +146,12 @@ bool AnswerParser::step_content(Events& out) {
   if (begin.match.full()) {
     const size_t lead = space + begin.match.size;
     const std::string_view text = view().substr(lead);
-    const CallHead head = half ? heads_.half_marked(text, final_) : heads_.marked(text, final_);
+    CallHead head;
+    if (!half) {
+      head = heads_.marked(text, final_);
+    } else if (may_begin_half(space)) {
+      head = heads_.half_marked(text, final_);
+    }
     if (const Verdict call = take_call(lead, head, out); call != Verdict::kNo) return call == Verdict::kYes;
     give(Kind::kContent, view().substr(0, space + 1), out);  // no call: on behind its first byte
     return true;
@@ -153,6 +159,13 @@ bool AnswerParser::step_content(Events& out) {
   if (!final_) return false;
   give(Kind::kContent, view(), out);
   return false;
+}
+
+// space: of the view, what stands before the mark.
+bool AnswerParser::may_begin_half(size_t space) const {
+  CallPlace place = place_;
+  place.take(view().substr(0, space));
+  return place.open();
 }
 
 // lead: of the view, what stands before the head.
@@ -167,6 +180,7 @@ void AnswerParser::start_call(const CallHead& head, Events& out) {
   name_ = head.name;
   closed_ = false;
   apart_ = said_;
+  place_.take_call();
   fenced_ = head.bare && (head.fenced || fenced_);
   parameters_ = 0;
   searched_ = 0;

@@ -160,7 +160,7 @@ TEST(AnswerParser, TheLastTagBeginsACallOfAKnownTool) {
   expect(f + end + "\n<tool_call>\n" + f + end, called + called);
   expect(f + "\n<function=g>\n</function>" + end, called + "|g({})|");
   expect("<tool_call>\n" + f + "\n<function=g></function>" + end, called + "|g({})|");
-  expect("<tool_call> is <function=g>\n</function>" + end + " done", "<tool_call> is|g({})|\ndone");
+  expect("<tool_call> is\n<function=g>\n</function>" + end + " done", "<tool_call> is|g({})|\ndone");
   // Unknown names and prose are text.
   for (const std::string text :
        {"<function=h>\n<parameter=text>\nZZ\n</parameter>\n</function>", "write <function=f> to call it",

@@ -21,6 +21,28 @@ void expect_read(const AnswerReading& reading, const std::string& text, const st
   for (const size_t piece : {1, 2, 3, 7}) EXPECT_EQ(read(reading, text, piece), read(reading, text)) << text;
 }
 
+TEST(AnswerSlips, ProseThatShowsACallIsContent) {
+  for (const std::string& text :
+       {"To call it I would write: ```\n" + kTaggedCall + "\n```", "It is:\n```xml\n" + kTaggedCall + "\n```\n",
+        "~~~\n" + kTaggedCall + "\n~~~", "````\n```\n" + kTaggedCall + "\n```\n````\n",
+        "```\n~~~\n" + kTaggedCall + "\n```", "write " + kTaggedCall, "- " + kTaggedCall, "`" + kTaggedCall + "`",
+        std::string("\0\0\0 ", 4) + kTaggedCall, "<tool_call> is " + kTaggedCall + "\n</tool_call> done"})
+    expect_read(tagged(), text, text);
+  // Power: at the start, behind a line end, behind a call, and behind a fence that was closed.
+  const std::pair<std::string, std::string> calls[] = {
+      {" \n " + kTaggedCall, kTaggedShown},
+      {"<think>so: ```</think>" + kTaggedCall, "{so: ```}" + kTaggedShown},
+      {"It is:\n" + kTaggedCall, "It is:" + kTaggedShown},
+      {"Like ```x``` this ~~~\n" + kTaggedCall, "Like ```x``` this ~~~" + kTaggedShown},
+      {"```sh\nls ``\n```\n" + kTaggedCall, "```sh\nls ``\n```" + kTaggedShown},
+      {"~~~~\n```\n~~~~\n" + kTaggedCall, "~~~~\n```\n~~~~" + kTaggedShown},
+      {std::string("\0\0\0\n", 4) + kTaggedCall, std::string("\0\0\0", 3) + kTaggedShown},
+      {kTaggedCall + " " + kTaggedCall, kTaggedShown + kTaggedShown},
+      {"```\n<tool_call>\n" + kTaggedCall + "\n</tool_call>\n" + kTaggedCall + "\n```\nor\n" + kTaggedCall,
+       "```" + kTaggedShown + kTaggedShown + "\n```\nor" + kTaggedShown}};
+  for (const auto& [text, wanted] : calls) expect_read(tagged(), text, wanted);
+}
+
 TEST(AnswerSlips, WordsAroundAFunctionAreNoArguments) {
   auto reading = hermes();
   reading.tools = {{"now", {}}, {"get", {{"id", TextForm::kPlain}}}};
