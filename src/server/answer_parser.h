@@ -91,6 +91,7 @@ class AnswerParser {
   bool said_ = false, apart_ = false;        // there was content; a call came behind it
   bool fenced_ = false;                      // the call that is read, or one before it, stands in a fence
   bool closed_ = false;                      // one of its end tags was there
+  std::vector<std::string_view> open_ends_;  // of them, those that may still come
   std::string name_;                         // of the call that is read
   int parameters_ = 0;                       // of it; in an object's rest: 1 behind the first byte
   size_t searched_ = 0;                      // bytes of the view in which a value is known not to end

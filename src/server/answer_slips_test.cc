@@ -16,6 +16,16 @@ const std::string kTaggedCall = "<function=f>\n<parameter=text>\nX\n</parameter>
 const std::string kTaggedShown = "|f({\"text\": \"X\"})|";
 const std::string kObject = "{\"name\": \"f\", \"arguments\": {}}";
 
+// Cohere's Command R writes its calls into a fence of its own.
+AnswerReading in_fence() {
+  AnswerReading out = hermes();
+  CallSyntax& calls = out.syntax.calls;
+  calls.begin = "Action: ```json\n[";
+  calls.between = ",";
+  calls.end = "]\n```";
+  return out;
+}
+
 void expect_read(const AnswerReading& reading, const std::string& text, const std::string& wanted) {
   EXPECT_EQ(shown(reading, text), wanted);
   for (const size_t piece : {1, 2, 3, 7}) EXPECT_EQ(read(reading, text, piece), read(reading, text)) << text;
@@ -62,6 +72,35 @@ TEST(AnswerSlips, WordsAroundAFunctionAreNoArguments) {
   expect_text(R"("name": "now", "type": "clock")");
   expect_text(R"("name": "now", "id": 1)");
   expect_text(R"("name": "now", "id": "1", "place": "Bonn")");
+}
+
+TEST(AnswerSlips, AFenceThatEndsACallIsTakenOnce) {
+  const std::string begin = "Action: ```json\n[", end = "]\n```";
+  expect_read(in_fence(), begin + kObject + end + "\n```python\nx\n```", "|f({})|```python\nx\n```");
+  expect_read(in_fence(), begin + kObject + end + "\n" + begin + kObject + end + "\n```sh", "|f({})||f({})|```sh");
+  expect_read(in_fence(), begin + kObject + "]\n```\n]", "|f({})|");  // tags come again
+  expect_read(in_fence(), begin + kObject + "]" + end, "|f({})|");
+  expect_read(hermes(), "<tool_call>" + kObject + "</tool_call></tool_call>\n```", "|f({})|```");
+}
+
+TEST(AnswerSlips, BracesWithoutEndAreContent) {
+  const std::string call = "<tool_call>\n" + kObject;
+  const std::string most(256, '}'), more(257, '}');
+  std::string spaced;
+  for (int i = 0; i < 200; ++i) spaced += "} ";
+  expect_read(hermes(), call + most, "|f({})|");
+  expect_read(hermes(), call + most + "\n</tool_call>x", "|f({})|x");
+  expect_read(hermes(), call + std::string(300, ' ') + most + "</tool_call>", "|f({})|");
+  for (const std::string& text : {more, more + "</tool_call>", spaced, more + "\n<tool_call> x"})
+    expect_read(hermes(), call + text, "|f({})|" + text);
+  // No more is held back.
+  AnswerParser parser(hermes());
+  Events events;
+  parser.push(call + most, events);
+  ASSERT_EQ(joined(events).size(), 3u);
+  parser.push("}", events);
+  ASSERT_EQ(joined(events).size(), 4u);
+  EXPECT_EQ(joined(events)[3].text, more);
 }
 
 }  // namespace
