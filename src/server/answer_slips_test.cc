@@ -103,5 +103,72 @@ TEST(AnswerSlips, BracesWithoutEndAreContent) {
   EXPECT_EQ(joined(events)[3].text, more);
 }
 
+// Any text, in any pieces, says what it says as a whole.
+TEST(AnswerSlips, AnyPiecesAreTheWhole) {
+  const std::vector<std::string> words{"```",
+                                       "````",
+                                       "`",
+                                       "~~~",
+                                       "\n",
+                                       " ",
+                                       "x",
+                                       "and ",
+                                       "\r\n",
+                                       kTaggedCall,
+                                       kTaggedCall,
+                                       "<tool_call>\n",
+                                       "<tool_call>",
+                                       "</tool_call>",
+                                       "</function>",
+                                       "<function=",
+                                       "<function=f>",
+                                       "\n</function>",
+                                       kObject,
+                                       kObject,
+                                       "{\"name\": \"f\", \"type\": \"function\"}",
+                                       "{\"name\": \"f\", \"id\": \"1\"}",
+                                       "}",
+                                       std::string(130, '}'),
+                                       "]",
+                                       "Action: ```json\n[",
+                                       "Action:",
+                                       ",",
+                                       "<think>hm</think>",
+                                       "[TOOL_CALLS]f[CALL_ID]a[ARGS]{}",
+                                       "{",
+                                       "\n```\n",
+                                       "<tool_call>" + kObject + "</tool_call>"};
+  const AnswerReading readings[] = {hermes(), tagged(), named(), in_fence()};
+  std::mt19937 random(28);
+  int calls = 0, apart = 0, marks = 0;
+  for (int round = 0; round < 6000; ++round) {
+    AnswerReading reading = readings[round % 4];
+    if (round % 8 < 6) reading.tools = {{"f", {{"text", TextForm::kPlain}}}};
+    std::string text;
+    for (size_t n = random() % 12; n > 0; --n) text += words[random() % words.size()];
+    const bool cut = random() % 4 == 0;
+    const Events whole = read(reading, text, std::string::npos, cut);
+    for (const size_t most : {2, 9, 60}) {
+      AnswerParser parser(reading);
+      Events events;
+      for (size_t at = 0; at < text.size();) {
+        const size_t size = std::min(text.size() - at, 1 + random() % most);
+        parser.push(std::string_view(text).substr(at, size), events);
+        at += size;
+      }
+      parser.finish(events, cut);
+      ASSERT_EQ(joined(events), whole) << text;
+    }
+    for (const AnswerEvent& event : whole) {
+      calls += event.kind == Kind::kCallStart;
+      apart += event.apart;
+      marks += event.kind == Kind::kContent && event.text.find(kTaggedCall) != std::string::npos;
+    }
+  }
+  EXPECT_GT(calls, 300) << "power";
+  EXPECT_GT(apart, 100) << "power";
+  EXPECT_GT(marks, 100) << "power";
+}
+
 }  // namespace
 }  // namespace kvilt::server
