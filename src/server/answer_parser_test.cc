@@ -173,10 +173,10 @@ TEST(AnswerParser, TheLastTagBeginsACallOfAKnownTool) {
   syntax.calls = true;
   AnswerParser parser(syntax);
   Events events;
-  parser.push("see <function=no", events);
+  parser.push("see\n<function=no", events);
   ASSERT_EQ(events.size(), 1u);
   parser.push("body>", events);
-  EXPECT_EQ(joined(events)[0].text, "see <function=nobody>");
+  EXPECT_EQ(joined(events)[0].text, "see\n<function=nobody>");
 }
 
 TEST(AnswerParser, ReadsNamesAndIds) {

@@ -89,7 +89,7 @@ TEST(AnswerSlips, BracesWithoutEndAreContent) {
   std::string spaced;
   for (int i = 0; i < 200; ++i) spaced += "} ";
   expect_read(hermes(), call + most, "|f({})|");
-  expect_read(hermes(), call + most + "\n</tool_call>x", "|f({})|x");
+  expect_read(hermes(), call + most.substr(1) + "\n</tool_call>x", "|f({})|x");
   expect_read(hermes(), call + std::string(300, ' ') + most + "</tool_call>", "|f({})|");
   for (const std::string& text : {more, more + "</tool_call>", spaced, more + "\n<tool_call> x"})
     expect_read(hermes(), call + text, "|f({})|" + text);
