@@ -1,8 +1,8 @@
 // server/call_place.h: whether a call that lacks some of its words may begin where an answer's content has come to.
-// Idea:       prose shows calls too, within a line or in a code fence, and these must not be run. So such a call stands at
-//             the content's start, behind another call, or behind a line end outside of fences.
-// Fences:     a run of three or more backticks opens one, anywhere in a line, since models write "like this: ```"; one of
-//             tildes does at a line's start, since prose has them too. As long a run of the same sign ends it.
+// Idea:       prose shows calls too, within a line or in a code fence, and these must not be run. So such a call stands
+//             at the content's start, behind another call, or behind a line end outside of fences.
+// Fences:     a run of three or more backticks opens one, anywhere in a line, since models write "like this: ```"; one
+//             of tildes does at a line's start, since prose has them too. As long a run of the same sign ends it.
 // Invariants: a function of the content, however it was cut.
 // Cost:       O(bytes).
 #pragma once
