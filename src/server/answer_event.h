@@ -18,6 +18,7 @@ struct AnswerEvent {
   std::string id;         // kCallStart: where the text has it before the arguments
   bool inferred = false;  // kCallEnd: the text ended before the call did
   bool custom = false;    // of a call of a custom tool: what kArguments have is its input, a text
+  bool apart = false;     // kContent: a call came since the last one. Who joins these puts a line end between them
   bool operator==(const AnswerEvent&) const = default;
 };
 

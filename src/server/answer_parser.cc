@@ -13,6 +13,7 @@ using Form = CallSyntax::Form;
 using Kind = AnswerEvent::Kind;
 
 constexpr size_t kMaxParameterName = 1024;
+constexpr size_t kMaxHeldBraces = 256;  // bytes behind a call, with the space among them
 
 std::string json_text(std::string_view text) { return dump(Json(std::string(text))); }
 
@@ -82,12 +83,12 @@ bool AnswerParser::step(Events& out) {
 // Uses up `text`, which is the view's start, and gives it; space is left out where it is no content.
 void AnswerParser::give(Kind kind, std::string_view text, Events& out) {
   at_ += text.size();
+  if (kind == Kind::kContent) place_.take(text);
   if (drop_space_) text.remove_prefix(space_before(text));
   if (text.empty()) return;
   drop_space_ = false;
-  // Clients join the content's pieces: words around a call would become one.
-  out.push_back({kind, (apart_ ? "\n" : "") + std::string(text), -1, ""});
-  apart_ = false;
+  out.push_back({kind, std::string(text), -1, ""});
+  out.back().apart = std::exchange(apart_, false);
   said_ |= kind == Kind::kContent;
 }
 
@@ -146,7 +147,12 @@ bool AnswerParser::step_content(Events& out) {
   if (begin.match.full()) {
     const size_t lead = space + begin.match.size;
     const std::string_view text = view().substr(lead);
-    const CallHead head = half ? heads_.half_marked(text, final_) : heads_.marked(text, final_);
+    CallHead head;
+    if (!half) {
+      head = heads_.marked(text, final_);
+    } else if (may_begin_half(space)) {
+      head = heads_.half_marked(text, final_);
+    }
     if (const Verdict call = take_call(lead, head, out); call != Verdict::kNo) return call == Verdict::kYes;
     give(Kind::kContent, view().substr(0, space + 1), out);  // no call: on behind its first byte
     return true;
@@ -154,6 +160,13 @@ bool AnswerParser::step_content(Events& out) {
   if (!final_) return false;
   give(Kind::kContent, view(), out);
   return false;
+}
+
+// space: of the view, what stands before the mark.
+bool AnswerParser::may_begin_half(size_t space) const {
+  CallPlace place = place_;
+  place.take(view().substr(0, space));
+  return place.open();
 }
 
 // lead: of the view, what stands before the head.
@@ -168,6 +181,8 @@ void AnswerParser::start_call(const CallHead& head, Events& out) {
   name_ = head.name;
   closed_ = false;
   apart_ = said_;
+  place_.take_call();
+  open_ends_ = end_tags_;
   fenced_ = head.bare && (head.fenced || fenced_);
   parameters_ = 0;
   searched_ = 0;
@@ -208,17 +223,12 @@ bool AnswerParser::step_arguments(Events& out) {
 // What an object has after the arguments, its brace among it. Models forget the brace: then nothing is taken.
 bool AnswerParser::step_object_rest() {
   if (parameters_ == 0) {
-    const size_t lead = space_before(view());
-    if (lead == view().size()) {
-      if (final_) at_ += lead;
-      return false;
-    }
-    const char c = view()[lead];
-    if (c != ',' && c != '}') {
+    at_ += space_before(view());
+    if (view().empty()) return false;
+    if (view()[0] != ',' && view()[0] != '}') {
       state_ = State::kAfterCall;
       return true;
     }
-    at_ += lead;
     parameters_ = 1;  // inside
   }
   const std::string_view text = view();
@@ -353,15 +363,17 @@ Verdict AnswerParser::take_next_call(size_t lead, Events& out) {
   return take_call(lead + between.size, heads_.marked(text.substr(between.size), final_), out);
 }
 
-// Of the call's end any tag, by itself and again and again: models leave some out and write others twice.
+// Of the call's end any tag, by itself and again and again: models leave some out and write others twice. What is no
+// tag, such as a fence's end, may begin the content, and is taken once.
 Verdict AnswerParser::take_end_tag(size_t lead) {
   bool partial = false;
-  for (const std::string_view tag : end_tags_) {
+  for (const std::string_view tag : open_ends_) {
     const Match here = match(tag, view().substr(lead));
     partial |= here.partial();
     if (!here.full() && !(here.partial() && final_)) continue;
     at_ += lead + here.size;
     closed_ = true;
+    if (!is_tag(tag)) std::erase(open_ends_, tag);
     return Verdict::kYes;
   }
   return partial ? Verdict::kMore : Verdict::kNo;
@@ -369,19 +381,22 @@ Verdict AnswerParser::take_end_tag(size_t lead) {
 
 // What still belongs to a call is taken piece by piece, until there is another call, or content.
 bool AnswerParser::step_after_call(Events& out) {
-  const size_t space = space_before(view());
-  // Braces too many are the call's if more of it follows, or nothing.
+  at_ += space_before(view());
+  // Braces too many are the call's if more of it follows, or nothing. So many that nobody miscounted are content.
   const bool braces = syntax_.form != Form::kTagged && !closed_;
-  const size_t lead = braces ? std::min(view().find_first_not_of(" \n\t\r}"), view().size()) : space;
-  if (lead == view().size()) {
-    if (final_) at_ += lead;
-    return false;
+  const std::string_view held = view().substr(0, braces ? kMaxHeldBraces + 1 : 0);
+  const size_t lead = std::min(held.find_first_not_of(" \n\t\r}"), held.size());
+  Verdict taken = Verdict::kNo;
+  if (lead <= kMaxHeldBraces) {
+    if (lead == view().size()) {
+      if (final_) at_ += lead;
+      return false;
+    }
+    taken = take_fence(lead);
+    if (taken == Verdict::kNo) taken = take_next_call(lead, out);
+    if (taken == Verdict::kNo) taken = take_end_tag(lead);
   }
-  Verdict taken = take_fence(lead);
-  if (taken == Verdict::kNo) taken = take_next_call(lead, out);
-  if (taken == Verdict::kNo) taken = take_end_tag(lead);
   if (taken != Verdict::kNo) return taken == Verdict::kYes;
-  at_ += space;
   state_ = State::kContent;
   drop_space_ = true;
   return true;
@@ -393,7 +408,7 @@ AnswerParser::Events joined(const AnswerParser::Events& events) {
     const bool piece = event.kind == Kind::kContent || event.kind == Kind::kReasoning || event.kind == Kind::kArguments;
     const bool same = !out.empty() && out.back().kind == event.kind && out.back().call == event.call;
     if (piece && same) {
-      out.back().text += event.text;
+      out.back().text += (event.apart ? "\n" : "") + event.text;
     } else {
       out.push_back(event);
     }

@@ -7,70 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "server/tagged_for_test.h"
+#include "server/answers_for_test.h"
 
 namespace kvilt::server {
 namespace {
 
-using Kind = AnswerEvent::Kind;
-using Events = AnswerParser::Events;
-
-AnswerReading hermes() {
-  AnswerReading out;
-  out.calls = true;
-  out.syntax.tools = true;
-  out.syntax.reasoning_begin = "<think>";
-  out.syntax.reasoning_end = "</think>";
-  CallSyntax& calls = out.syntax.calls;
-  calls.form = CallSyntax::Form::kObject;
-  calls.begin = "<tool_call>";
-  calls.end = "</tool_call>";
-  calls.between = "</tool_call>\n<tool_call>";
-  calls.name_key = "name";
-  calls.arguments_key = "arguments";
-  return out;
-}
-
-AnswerReading tagged() {
-  AnswerReading out = hermes();
-  out.syntax.calls = tagged_calls();
-  out.tools = {{"f", {{"text", TextForm::kPlain}, {"json", TextForm::kMaybeJson}, {"may", TextForm::kMaybeNull}}}};
-  return out;
-}
-
-AnswerReading named() {
-  AnswerReading out = hermes();
-  CallSyntax& calls = out.syntax.calls;
-  calls = {};
-  calls.form = CallSyntax::Form::kNamed;
-  calls.begin = calls.between = "[TOOL_CALLS]";
-  calls.after_name = "[CALL_ID]";
-  calls.has_id = true;
-  calls.after_id = "[ARGS]";
-  return out;
-}
-
-Events read(const AnswerReading& reading, std::string_view text, size_t piece = std::string::npos, bool cut = false) {
-  AnswerParser parser(reading);
-  Events out;
-  for (size_t at = 0; at < text.size(); at += std::min(piece, text.size() - at))
-    parser.push(text.substr(at, piece), out);
-  parser.finish(out, cut);
-  return joined(out);
-}
-
-// content | {reasoning} | f(arguments), joined as they came.
-std::string shown(const AnswerReading& reading, std::string_view text, bool cut = false) {
-  std::string out;
-  for (const AnswerEvent& event : read(reading, text, std::string::npos, cut)) {
-    if (event.kind == Kind::kContent) out += event.text;
-    if (event.kind == Kind::kReasoning) out += "{" + event.text + "}";
-    if (event.kind == Kind::kCallStart) out += "|" + event.text + event.id + "(";
-    if (event.kind == Kind::kArguments) out += event.text;
-    if (event.kind == Kind::kCallEnd) out += ")|";
-  }
-  return out;
-}
+using namespace answers_for_test;
 
 TEST(AnswerParser, ReadsObjects) {
   const auto syntax = hermes();
@@ -218,7 +160,7 @@ TEST(AnswerParser, TheLastTagBeginsACallOfAKnownTool) {
   expect(f + end + "\n<tool_call>\n" + f + end, called + called);
   expect(f + "\n<function=g>\n</function>" + end, called + "|g({})|");
   expect("<tool_call>\n" + f + "\n<function=g></function>" + end, called + "|g({})|");
-  expect("<tool_call> is <function=g>\n</function>" + end + " done", "<tool_call> is|g({})|\ndone");
+  expect("<tool_call> is\n<function=g>\n</function>" + end + " done", "<tool_call> is|g({})|\ndone");
   // Unknown names and prose are text.
   for (const std::string text :
        {"<function=h>\n<parameter=text>\nZZ\n</parameter>\n</function>", "write <function=f> to call it",
@@ -231,10 +173,10 @@ TEST(AnswerParser, TheLastTagBeginsACallOfAKnownTool) {
   syntax.calls = true;
   AnswerParser parser(syntax);
   Events events;
-  parser.push("see <function=no", events);
+  parser.push("see\n<function=no", events);
   ASSERT_EQ(events.size(), 1u);
   parser.push("body>", events);
-  EXPECT_EQ(joined(events)[0].text, "see <function=nobody>");
+  EXPECT_EQ(joined(events)[0].text, "see\n<function=nobody>");
 }
 
 TEST(AnswerParser, ReadsNamesAndIds) {

@@ -133,8 +133,10 @@ class AnthropicWriter final : public AnswerWriter {
     if (said.kind == Kind::kCallEnd) return close();
     if (said.kind == Kind::kReasoning && !shows_thinking_) return {};
     if (said.kind == Kind::kArguments) return delta({{"type", "input_json_delta"}, {"partial_json", said.text}});
+    const bool goes_on = said.apart && open_ == said.kind;  // the call between them was left out
     std::string events = open(said);
-    if (said.kind == Kind::kContent) events += delta({{"type", "text_delta"}, {"text", said.text}});
+    if (said.kind == Kind::kContent)
+      events += delta({{"type", "text_delta"}, {"text", (goes_on ? "\n" : "") + said.text}});
     if (said.kind == Kind::kReasoning) events += delta({{"type", "thinking_delta"}, {"thinking", said.text}});
     return events;
   }

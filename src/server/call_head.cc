@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "base/json_scan.h"
 #include "server/json_arguments.h"
@@ -70,8 +71,12 @@ Verdict read_value(std::string_view text, size_t& at, std::string_view& value) {
 struct OtherMembers {
   int all = 0, objects = 0;
   std::string_view object;
+  std::vector<std::string> labels;
 
-  void add(std::string_view value) {
+  void add(const std::string& key, std::string_view value) {
+    // OpenAI's words around a function; whether they are arguments is known with the name.
+    if ((key == "type" && value == R"("function")") || (key == "id" && value.starts_with('"')))
+      return labels.push_back(key);
     ++all;
     if (!value.starts_with('{')) return;
     ++objects;
@@ -139,9 +144,13 @@ CallHead CallHeads::read_object(std::string_view text, bool bare) const {
       (is_name ? head.name : head.id) = read.get<std::string>();
       if (bare && is_name && !knows_tool(head.name)) return {};
     } else {
-      others.add(value);
+      others.add(key, value);
     }
-    if (text[at] == '}' && head.arguments.empty() && !bare) head.arguments = others.arguments();
+    if (text[at] == '}' && head.arguments.empty() && !bare) {
+      others.all += static_cast<int>(
+          std::ranges::count_if(others.labels, [&](const std::string& label) { return takes_text(head.name, label); }));
+      head.arguments = others.arguments();
+    }
     if (!head.name.empty() && !head.arguments.empty()) {
       head.verdict = Verdict::kYes;
       head.size = at;
@@ -193,6 +202,11 @@ CallHead CallHeads::read_named(std::string_view text, bool known_only) const {
 
 bool CallHeads::knows_tool(const std::string& name) const {
   return std::ranges::find(reading_.tools, name, &ToolShape::name) != reading_.tools.end();
+}
+
+bool CallHeads::takes_text(const std::string& name, const std::string& parameter) const {
+  const auto tool = std::ranges::find(reading_.tools, name, &ToolShape::name);
+  return tool != reading_.tools.end() && tool->texts.contains(parameter);
 }
 
 }  // namespace kvilt::server

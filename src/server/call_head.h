@@ -2,6 +2,7 @@
 // Idea:       whether text is a call is known behind its name; until then it is held back. Each way in which a call may
 //             begin is a function of the text from there on, and of whether more may come.
 // Forgives:   an object without the key of arguments has them under another one, if a single other member is an object.
+//             One with no member beside its name, an id and `"type": "function"` is a call without arguments.
 // Invariants: pure. At most kMaxCallHead bytes are held back, and whether a head is too long depends on the text alone,
 //             not on how much of it is here.
 // Cost:       O(head), each time that it is asked for.
@@ -34,8 +35,8 @@ class CallHeads {
 
   // Behind the words that begin a call. final: no more text comes.
   CallHead marked(std::string_view text, bool final) const;
-  // Behind the last tag of these words alone (CallSyntax::last_begin): prose may name it, so the tool must be known, and a
-  // parameter or the call's end must follow.
+  // Behind the last tag of these words alone (CallSyntax::last_begin): prose may name it, so the tool must be known,
+  // and a parameter or the call's end must follow.
   CallHead half_marked(std::string_view text, bool final) const;
   // An object without such words, in a fence or not: it must name a known tool, since nothing else says what it is.
   CallHead bare(std::string_view text, bool final) const;
@@ -44,6 +45,7 @@ class CallHeads {
   CallHead read_object(std::string_view text, bool bare) const;
   CallHead read_named(std::string_view text, bool known_only) const;
   bool knows_tool(const std::string& name) const;
+  bool takes_text(const std::string& name, const std::string& parameter) const;
 
   const AnswerReading& reading_;
   const CallSyntax& syntax_;

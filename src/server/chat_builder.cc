@@ -2,15 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
+
+#include "server/neutral_fields.h"
 
 namespace kvilt::server {
 namespace {
 
-// Our own fields, and those of other servers that clients send whatever the route is: parse_chat reads them, or refuses
-// what would change the answer. Of a body's other fields nobody knows what they are.
+// Our own fields, and those of other servers that clients send whatever the route is: parse_chat reads them. What
+// it refuses where it would change answers is in neutral_names(). Of a body's other fields nobody knows what they are.
 constexpr const char* kExtras[] = {"min_p",
+                                   "samplers",
                                    "seed",
                                    "ignore_eos",
                                    "min_tokens",
@@ -26,15 +30,12 @@ constexpr const char* kExtras[] = {"min_p",
                                    "reasoning_format",
                                    "include_reasoning",
                                    "separate_reasoning",
-                                   "thinking_budget_tokens",
-                                   "thinking_token_budget",
                                    "response_format",
                                    "structured_outputs",
                                    "guided_json",
                                    "guided_regex",
                                    "guided_choice",
                                    "guided_grammar",
-                                   "guided_whitespace_pattern",
                                    "regex",
                                    "ebnf",
                                    "grammar",
@@ -44,35 +45,9 @@ constexpr const char* kExtras[] = {"min_p",
                                    "documents_order",
                                    "tools_order",
                                    "part_separator",
-                                   "chat_template",
                                    "cache_salt",
                                    "kvilt",
-                                   "bad_words",
-                                   "length_penalty",
-                                   "early_stopping",
-                                   "use_beam_search",
-                                   "typical_p",
-                                   "top_n_sigma",
-                                   "mirostat",
-                                   "dynatemp_range",
-                                   "xtc_probability",
-                                   "dry_multiplier",
-                                   "lora",
-                                   "logits_processors",
-                                   "skip_special_tokens",
-                                   "adaptive_target",
-                                   "n_cmpl",
-                                   "post_sampling_probs",
-                                   "min_keep",
-                                   "samplers",
-                                   "dynatemp_exponent",
-                                   "stop_regex",
-                                   "no_stop_trim",
-                                   "min_new_tokens",
-                                   "custom_logit_processor",
-                                   "lora_path",
-                                   "logprob_token_ids",
-                                   "structural_tag"};
+                                   "use_beam_search"};
 
 // The parts of a content, taken out of it. Empty text without a mark is none.
 Json parts_of(Json& content) {
@@ -119,9 +94,11 @@ std::string in_own_paths(std::string message, const std::vector<std::string>& so
 }
 
 void ChatBuilder::take_extras(Json& body) {
-  for (const char* name : kExtras) {
+  const auto take = [&](const char* name) {
     if (Json* value = given(body, name)) body_[name] = std::move(*value);
-  }
+  };
+  std::ranges::for_each(kExtras, take);
+  std::ranges::for_each(neutral_names(), take);
 }
 
 void ChatBuilder::fail(const std::string& path, std::string_view what, const char* code) {

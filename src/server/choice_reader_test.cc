@@ -97,6 +97,9 @@ TEST_F(ChatAnswers, WordsAroundACallStayApart) {
     EXPECT_EQ(message["content"], "and text\nend");
     EXPECT_EQ(message["tool_calls"].size(), 2u);
   }
+  Json one = asking("a" + call + "b" + call + "end");
+  one["parallel_tool_calls"] = false;
+  for (const Json& message : {choice(one)["message"], streamed(one)}) EXPECT_EQ(message["content"], "a\nb\nend");
 }
 
 // As vLLM's, SGLang's and llama.cpp's clients ask for it. Calls are read all the same.
@@ -267,6 +270,23 @@ TEST_F(MessagesAnswers, CallsAreBlocks) {
   }
 }
 
+// Blocks stay apart by themselves; only where the call between them is left out they are one text.
+TEST_F(MessagesAnswers, WordsBehindACallAreABlock) {
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  Json request = body("a " + call + " b " + call + " end");
+  const auto texts = [](const Json& message) {
+    Json out = Json::array();
+    for (const Json& block : message["content"]) out.push_back(block.value("text", block["type"].get<std::string>()));
+    return out;
+  };
+  const Json all = {"a", "tool_use", "b", "tool_use", "end"}, one = {"a", "tool_use", "b\nend"};
+  EXPECT_EQ(texts(whole(request)), all);
+  EXPECT_EQ(texts(streamed_message(request)), all);
+  request["tool_choice"] = {{"type", "auto"}, {"disable_parallel_tool_use", true}};
+  EXPECT_EQ(texts(whole(request)), one);
+  EXPECT_EQ(texts(streamed_message(request)), one);
+}
+
 TEST_F(MessagesAnswers, ThinkingIsSentToWhoAskedForIt) {
   Json quiet = body("<think>hm</think>hello");
   EXPECT_EQ(whole(quiet)["content"].size(), 2u) << "power";
@@ -278,6 +298,40 @@ TEST_F(MessagesAnswers, ThinkingIsSentToWhoAskedForIt) {
     EXPECT_EQ(content, Json::parse(R"([{"type": "text", "text": "hello"}])"));
     EXPECT_EQ(streamed_message(request)["content"], content);
   }
+}
+
+TEST_F(ChatAnswers, WordsBehindACallAreAnItemOfResponses) {
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  Json request = {{"input", FakeEngine::kSay + ("a " + call + " b " + call + " end")},
+                  {"tools", Json::array({{{"type", "function"}, {"name", "f"}}})}};
+  const auto texts = [](const Json& output) {
+    Json out = Json::array();
+    for (const Json& item : output)
+      out.push_back(item["type"] == "message" ? item["content"][0]["text"] : item["type"]);
+    return out;
+  };
+  const auto whole = [&] { return texts(Json::parse(running.post("/v1/responses", dump(request))->body)["output"]); };
+  // The items by their deltas, which the last event's output must be.
+  const auto streamed = [&] {
+    Json body = request, out = Json::array(), last;
+    body["stream"] = true;
+    for (const Json& event : events(running.post("/v1/responses", dump(body))->body)) {
+      const auto type = event["type"].get<std::string>();
+      if (type == "response.output_item.added")
+        out.push_back(event["item"]["type"] == "message" ? Json("") : event["item"]["type"]);
+      if (type == "response.output_text.delta")
+        out.back() = out.back().get<std::string>() + event["delta"].get<std::string>();
+      if (type == "response.completed") last = texts(event["response"]["output"]);
+    }
+    EXPECT_EQ(last, out);
+    return out;
+  };
+  const Json all = {"a", "function_call", "b", "function_call", "end"}, one = {"a", "function_call", "b\nend"};
+  EXPECT_EQ(whole(), all);
+  EXPECT_EQ(streamed(), all);
+  request["parallel_tool_calls"] = false;
+  EXPECT_EQ(whole(), one);
+  EXPECT_EQ(streamed(), one);
 }
 
 TEST(TaggedAnswers, ACutCallIsNoJson) {

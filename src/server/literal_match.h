@@ -56,6 +56,9 @@ inline std::string_view first_tag(std::string_view literal) {
   return at == std::string_view::npos ? literal : literal.substr(0, at + 1);
 }
 
+// Whether what first_tag gave is one.
+inline bool is_tag(std::string_view literal) { return literal.ends_with('>') || literal.ends_with(']'); }
+
 // Its tags, one after the other.
 inline std::vector<std::string_view> tags_of(std::string_view literal) {
   std::vector<std::string_view> out;

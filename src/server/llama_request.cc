@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/neutral_fields.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -38,14 +40,10 @@ constexpr LlamaName kNames[] = {{"model", "model"},
                                 {"kvilt", "kvilt"},
                                 {"cache_salt", "cache_salt"}};
 
-// A field that is allowed at the value where it does nothing.
-struct Neutral {
-  const char* name;
-  double value;
-};
-constexpr Neutral kNeutral[] = {{"mirostat", 0},       {"typical_p", 1},       {"dynatemp_range", 0},
-                                {"dry_multiplier", 0}, {"xtc_probability", 0}, {"adaptive_target", -1},
-                                {"top_n_sigma", -1},   {"n_cmpl", 1},          {"thinking_budget_tokens", -1}};
+// Of neutral_names(); the others are ignored here, as llama.cpp's server does, or have other values that do nothing.
+constexpr const char* kNeutral[] = {"mirostat",       "typical_p",       "dynatemp_range",
+                                    "dry_multiplier", "xtc_probability", "adaptive_target",
+                                    "top_n_sigma",    "n_cmpl",          "thinking_budget_tokens"};
 
 void refuse_llama(Fields& fields) {
   for (const char* name : {"image_data", "multimodal_data", "lora", "post_sampling_probs"}) {
@@ -54,11 +52,7 @@ void refuse_llama(Fields& fields) {
         value && (*value == false || *value == "" || ((value->is_array() || value->is_object()) && value->empty()));
     if (value && !off) fields.fail(name, "is not supported by this server", "unsupported");
   }
-  for (const auto& [name, neutral] : kNeutral) {
-    const Json* value = fields.find(name);
-    if (value && !(value->is_number() && value->get<double>() == neutral))
-      fields.fail(name, fmt::format("only {} is supported", neutral), "unsupported");
-  }
+  for (const char* name : kNeutral) refuse_one_but_neutral(fields, name);
 }
 
 // "12" is an id where ids are keys, a text where a pair says so.

@@ -403,6 +403,7 @@ TEST(LlamaRoutes, WhatIsNotHonouredIsNamed) {
       {R"("grammar": "x", "json_schema": {})", "json_schema"},
       {R"("mirostat": 2)", "mirostat"},
       {R"("typical_p": 0.5)", "typical_p"},
+      {R"("adaptive_target": 0.5)", "adaptive_target"},
       {R"("n_probs": 21)", "n_probs"},
       {R"("return_tokens": 5)", "return_tokens"},
       {R"("post_sampling_probs": true)", "post_sampling_probs"},
@@ -430,6 +431,9 @@ TEST(LlamaRoutes, WhatIsNotHonouredIsNamed) {
     EXPECT_TRUE(error["message"].get<std::string>().starts_with(std::string(param) + ": ")) << error;
   }
   EXPECT_EQ(error_of(running.post("/completion", "{}"))["param"], "prompt");
+  const char* off =
+      R"({"prompt": "a", "n_predict": 1, "adaptive_target": -0.01, "typical_p": 1, "dynatemp_range": 0.0})";
+  EXPECT_EQ(running.post("/completion", off)->status, 200) << "any negative target is off, as in a chat";
   EXPECT_EQ(running.post("/completion", R"({"prompt": "a", "n_predict": 1, "repeat_last_n": 32})")->status, 200);
   EXPECT_EQ(running.engine->last_request().sampling.penalty_window, 32);
   const std::pair<const char*, const char*> infills[] = {

@@ -10,11 +10,16 @@
 #include <string_view>
 #include <utility>
 
+#include "base/check.h"
+
 namespace kvilt::server {
 namespace {
 
+bool is_negative(const Json& number) { return number.is_number() && number.get<double>() < 0; }
+
 struct Field {
-  const char *name, *neutral;  // JSON; "": none
+  const char *name, *neutral;  // JSON, or words where is_neutral knows it; "": none
+  bool (*is_neutral)(const Json& value) = nullptr;
 };
 // vLLM's, llama.cpp's, and SGLang's.
 constexpr Field kFields[] = {{"chat_template", ""},
@@ -41,12 +46,17 @@ constexpr Field kFields[] = {{"chat_template", ""},
                              {"n_cmpl", "1"},
                              {"post_sampling_probs", "false"},
                              {"min_keep", "0"},
+                             {"adaptive_target", "a negative number (off)", is_negative},
                              {"dynatemp_exponent", "1"},
                              {"stop_regex", "[]"},
                              {"no_stop_trim", "false"},
                              {"min_new_tokens", "0"},
                              {"custom_logit_processor", ""},
                              {"lora_path", ""}};
+// A text completion knows them.
+constexpr Field kChatFields[] = {{"truncate_prompt_tokens", ""},
+                                 {"add_special_tokens", "false"},  // its template writes them
+                                 {"verbosity", R"("medium")"}};
 
 // Our order has the temperature first, llama.cpp's usual one, which its clients send of themselves, last. Samplers that
 // are off here, and penalties, may stand anywhere.
@@ -81,29 +91,35 @@ bool is_in_order(std::string signs) {
   });
 }
 
-void refuse_adaptive(Fields& fields) {
-  const Json* target = fields.find("adaptive_target");
-  if (target && !(target->is_number() && target->get<double>() < 0))
-    fields.fail("adaptive_target", "only a negative number (off) is supported by this server", "unsupported");
-}
-
 void refuse_field(Fields& fields, const Field& field) {
   const Json* value = fields.find(field.name);
   if (!value) return;
   if (!*field.neutral) return fields.fail(field.name, "is not supported by this server", "unsupported");
-  if (*value != Json::parse(field.neutral))
-    fields.fail(field.name, fmt::format("only {} is supported by this server", field.neutral), "unsupported");
+  const bool off = field.is_neutral ? field.is_neutral(*value) : *value == Json::parse(field.neutral);
+  if (!off) fields.fail(field.name, fmt::format("only {} is supported by this server", field.neutral), "unsupported");
 }
 
 }  // namespace
 
+const std::vector<const char*>& neutral_names() {
+  static const std::vector<const char*> names = [] {
+    std::vector<const char*> out;
+    for (const Field& field : kFields) out.push_back(field.name);
+    return out;
+  }();
+  return names;
+}
+
 void refuse_but_neutral(Fields& fields, bool chat) {
   for (const Field& field : kFields) refuse_field(fields, field);
-  refuse_adaptive(fields);
   if (!chat) return;
-  refuse_field(fields, {"truncate_prompt_tokens", ""});
-  refuse_field(fields, {"add_special_tokens", "false"});  // its template writes them
-  refuse_field(fields, {"verbosity", R"("medium")"});
+  for (const Field& field : kChatFields) refuse_field(fields, field);
+}
+
+void refuse_one_but_neutral(Fields& fields, std::string_view name) {
+  const Field* field = std::ranges::find(kFields, name, &Field::name);
+  CHECK(field != std::end(kFields));
+  refuse_field(fields, *field);
 }
 
 void read_samplers(Fields& fields, SamplingParams& sampling) {

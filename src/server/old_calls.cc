@@ -20,12 +20,16 @@ struct Waiting {
 // `call` becomes the message's tool_calls.
 std::optional<ApiError> settle_call(Json& message, const std::string& path, const std::string& id) {
   const std::string where = path + "." + kOld;
-  const auto refuse = [&](const std::string& at, const std::string& what) { return ApiError{400, at + ": " + what, at, ""}; };
+  const auto refuse = [&](const std::string& at, const std::string& what) {
+    return ApiError{400, at + ": " + what, at, ""};
+  };
   Json& call = message[kOld];
   if (message.value("role", Json()) != "assistant") return refuse(where, "belongs to messages of role 'assistant'");
   const Json* calls = given(message, "tool_calls");
-  if (calls && !(calls->is_array() && calls->empty())) return refuse(where, "stands beside tool_calls: send these alone");
-  if (!call.is_object()) return refuse(where, "must be an object with \"name\" and \"arguments\", not " + type_of(call));
+  if (calls && !(calls->is_array() && calls->empty()))
+    return refuse(where, "stands beside tool_calls: send these alone");
+  if (!call.is_object())
+    return refuse(where, "must be an object with \"name\" and \"arguments\", not " + type_of(call));
   const Json *name = given(call, "name"), *arguments = given(call, "arguments");
   if (!name || !name->is_string()) return refuse(where + ".name", "is required and must be a string");
   if (!arguments || !(arguments->is_string() || arguments->is_object()))
@@ -44,20 +48,20 @@ std::optional<ApiError> settle_old_calls(Json& body) {
   std::optional<Waiting> waiting;
   for (size_t i = 0; i < messages->size(); ++i) {
     Json& message = (*messages)[i];
+    const auto asked = std::exchange(waiting, std::nullopt);  // its answer is the next message, or never comes
     if (!message.is_object()) continue;
     const std::string path = fmt::format("messages[{}]", i);
     if (given(message, kOld)) {
       const std::string id = fmt::format("call{:05}", i % 100'000);  // nine signs: some templates ask for that
       if (auto error = settle_call(message, path, id)) return error;
       waiting = {path, message["tool_calls"][0]["function"]["name"].get<std::string>(), id};
-    } else if (waiting && message.value("role", Json()) == "function") {
-      if (const Json* name = given(message, "name"); name && *name != waiting->name) {
+    } else if (asked && message.value("role", Json()) == "function") {
+      if (const Json* name = given(message, "name"); name && *name != asked->name) {
         const std::string where = path + ".name";
-        return ApiError{400, fmt::format("{}: is not the function that {} calls", where, waiting->path), where, ""};
+        return ApiError{400, fmt::format("{}: is not the function that {} calls", where, asked->path), where, ""};
       }
       message["role"] = "tool";
-      message["tool_call_id"] = waiting->id;
-      waiting.reset();
+      message["tool_call_id"] = asked->id;
     }
   }
   return std::nullopt;

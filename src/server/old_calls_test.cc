@@ -42,6 +42,20 @@ TEST(OldCalls, LeaveAloneWhatIsNone) {
   }
 }
 
+TEST(OldCalls, TheAnswerIsTheNextMessage) {
+  const std::string call = R"({"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}})";
+  const std::string answer = R"({"role": "function", "name": "NAME", "content": "x"})";
+  for (const std::string between :
+       {R"({"role": "user", "content": "wait"})", R"({"role": "assistant", "content": ""})",
+        R"({"role": "tool", "content": "y"})", R"({"role": "system", "content": ""})", "5"}) {
+    Json body = body_of(("[" + call + ", " + between + ", " + answer + "]").c_str());
+    const Json late = body["messages"][2];
+    EXPECT_FALSE(settle_old_calls(body)) << between << ": the name is no error, since nobody waits for it";
+    EXPECT_TRUE(body["messages"][0].contains("tool_calls")) << "power";
+    EXPECT_EQ(body["messages"][2], late) << between;
+  }
+}
+
 TEST(OldCalls, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"([{"role": "assistant", "function_call": "f"}])", "messages[0].function_call"},

@@ -32,11 +32,14 @@ Json new_call(const AnswerEvent& event) {
   return {{"id", event.id}, {"type", "function"}, {"function", {{"name", event.text}, {"arguments", ""}}}};
 }
 
+// A message's content is one text: the words around a call would become one.
+std::string content_of(const AnswerEvent& event) { return (event.apart ? "\n" : "") + event.text; }
+
 // An event as a chunk's `delta`; null: nothing is said about it.
 Json delta_of(const AnswerEvent& event) {
   switch (event.kind) {
     case AnswerEvent::Kind::kContent:
-      return {{"content", event.text}};
+      return {{"content", content_of(event)}};
     case AnswerEvent::Kind::kReasoning:
       return {{"reasoning_content", event.text}};
     case AnswerEvent::Kind::kCallStart:
@@ -54,7 +57,7 @@ Json message_of(const Choice& choice) {
   std::string content = choice.text, reasoning;
   Json calls = Json::array();
   for (const AnswerEvent& event : joined(choice.events)) {
-    if (event.kind == AnswerEvent::Kind::kContent) content += event.text;
+    if (event.kind == AnswerEvent::Kind::kContent) content += content_of(event);
     if (event.kind == AnswerEvent::Kind::kReasoning) reasoning += event.text;
     if (event.kind == AnswerEvent::Kind::kCallStart) calls.push_back(new_call(event));
     if (event.kind == AnswerEvent::Kind::kArguments) {

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "server/neutral_fields.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -61,32 +65,20 @@ TEST(ResponsesRequest, AConversationIsWhatChatWouldSend) {
 }
 
 TEST(ResponsesRequest, FieldsOfOtherServersAreReadOrRefused) {
-  for (const char* name : {"regex",
-                           "ebnf",
-                           "grammar",
-                           "json_schema",
-                           "guided_grammar",
-                           "allowed_token_ids",
-                           "min_tokens",
-                           "bad_words",
-                           "typical_p",
-                           "use_beam_search",
-                           "skip_special_tokens",
-                           "chat_template",
-                           "include_stop_str_in_output",
-                           "adaptive_target",
-                           "n_cmpl",
-                           "post_sampling_probs",
-                           "min_keep",
-                           "samplers",
-                           "dynatemp_exponent",
-                           "stop_regex",
-                           "no_stop_trim",
-                           "min_new_tokens",
-                           "custom_logit_processor",
-                           "lora_path",
-                           "logprob_token_ids",
-                           "structural_tag"}) {
+  std::vector<const char*> names = {"regex",
+                                    "ebnf",
+                                    "grammar",
+                                    "json_schema",
+                                    "guided_grammar",
+                                    "allowed_token_ids",
+                                    "min_tokens",
+                                    "use_beam_search",
+                                    "include_stop_str_in_output",
+                                    "return_token_ids",
+                                    "web_search_options"};
+  names.insert(names.end(), neutral_names().begin(), neutral_names().end());
+  EXPECT_GT(names.size(), 40u) << "power";
+  for (const char* name : names) {
     Json body = {{"input", "hi"}, {"max_output_tokens", 5}};
     ASSERT_TRUE(parse_chat(as_chat(body.dump().c_str()), {}).ok()) << "power";
     body[name] = 7777;

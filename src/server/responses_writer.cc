@@ -36,10 +36,12 @@ class OutputItems {
       return say(event(said.custom ? "response.custom_tool_call_input.delta" : "response.function_call_arguments.delta",
                        {{"delta", said.text}}));
     }
+    const bool goes_on = said.apart && open_ == said.kind;  // the call between them was left out
     open(said);
     if (said.kind == Kind::kCallStart) return;
-    text_ += said.text;
-    Json delta = {{"content_index", 0}, {"delta", said.text}};
+    const std::string text = (goes_on ? "\n" : "") + said.text;
+    text_ += text;
+    Json delta = {{"content_index", 0}, {"delta", text}};
     if (said.kind == Kind::kContent) delta["logprobs"] = Json::array();
     say(event(said.kind == Kind::kContent ? "response.output_text.delta" : "response.reasoning_text.delta",
               std::move(delta)));

@@ -34,14 +34,14 @@ class Said {
       if (type != "enabled" && type != "adaptive" && type != "disabled")
         return fail("thinking.type", R"(must be "enabled", "adaptive" or "disabled")");
       thinks("thinking.type", type != "disabled");
+      target("thinking.budget_tokens", given(*settings, "budget_tokens"));
     }
     if (const Json* settings = given(body, "reasoning"); settings && is_object("reasoning", *settings)) {
       if (const Json* word = given(*settings, "effort")) effort("reasoning.effort", *word);
       if (const Json* on = given(*settings, "enabled")) flag("reasoning.enabled", *on);
-      if (given(*settings, "max_tokens")) {
-        fail("reasoning.max_tokens", "is not supported by this server: max_tokens bounds thoughts and answer together",
-             "unsupported");
-      }
+      const auto most = target("reasoning.max_tokens", given(*settings, "max_tokens"));
+      const bool said = given(*settings, "effort") || given(*settings, "enabled");
+      if (most && !said) thinks("reasoning.max_tokens", *most != 0);  // as OpenRouter reads it
     }
   }
 
@@ -68,6 +68,14 @@ class Said {
     effort_ = word;
     effort_path_ = path;
     thinks(path, word != "none");
+  }
+  // How many tokens to think, of which nothing is bounded: it is a target in the APIs whose clients send it, and some
+  // of them ignore it too.
+  std::optional<double> target(const std::string& path, const Json* tokens) {
+    if (!tokens) return std::nullopt;
+    if (tokens->is_number()) return tokens->get<double>();
+    fail(path, fmt::format("must be a number of tokens, not {}", type_of(*tokens)));
+    return std::nullopt;
   }
   void flag(const std::string& path, const Json& on) {
     if (!on.is_boolean()) return fail(path, fmt::format("must be true or false, not {}", type_of(on)));

@@ -17,8 +17,8 @@ namespace kvilt::server {
 // the server's own words (--chat-template-kwargs) may say the opposite.
 std::optional<ApiError> set_effort(Json& body, const Json& effort, const std::string& path);
 // The same of all that a chat's body says: `reasoning_effort`, Qwen's `enable_thinking`, `thinking` as GLM's, DeepSeek's
-// and Kimi's APIs have it, OpenRouter's `reasoning` (but for its `exclude`, which is parse_chat's). An error where one is
-// wrong, or two contradict each other.
+// and Kimi's APIs have it, OpenRouter's `reasoning` (but for its `exclude`, which is parse_chat's). An error where one
+// is wrong, or two contradict each other. A number of tokens is a target and bounds nothing, as Anthropic's Messages.
 std::optional<ApiError> settle_thinking(Json& body);
 // One of chat_template_kwargs, unless these have it.
 std::optional<ApiError> set_template_word(Json& body, const std::string& name, const Json& value);

@@ -36,14 +36,18 @@ TEST(ThinkingEffort, EveryApisWordsAreTheTemplates) {
              none = {{"reasoning_effort", "none"}, {"enable_thinking", false}};
   for (const char* fields :
        {R"({"enable_thinking": true})", R"({"thinking": {"type": "enabled"}})", R"({"thinking": {"type": "adaptive"}})",
-        R"({"reasoning": {"enabled": true, "exclude": true}})",
+        R"({"reasoning": {"enabled": true, "exclude": true}})", R"({"reasoning": {"max_tokens": 2000}})",
+        R"({"reasoning": {"enabled": true, "max_tokens": 0}})",
         R"({"enable_thinking": true, "thinking": {"type": "enabled", "budget_tokens": 9}, "reasoning": null})"})
     EXPECT_EQ(template_words(fields), on) << fields;
-  for (const char* fields : {R"({"enable_thinking": false})", R"({"thinking": {"type": "disabled"}})",
-                             R"({"reasoning": {"enabled": false}})"})
+  for (const char* fields :
+       {R"({"enable_thinking": false})", R"({"thinking": {"type": "disabled"}})",
+        R"({"thinking": {"type": "disabled", "budget_tokens": 1024}})", R"({"reasoning": {"enabled": false}})",
+        R"({"reasoning": {"max_tokens": 0}})", R"({"reasoning": {"enabled": false, "max_tokens": 2000}})"})
     EXPECT_EQ(template_words(fields), off) << fields;
   for (const char* fields :
        {R"({"reasoning_effort": "low"})", R"({"reasoning": {"effort": "low", "summary": "auto"}})",
+        R"({"reasoning": {"effort": "low", "max_tokens": 2000}})",
         R"({"reasoning_effort": "low", "reasoning": {"effort": "low", "enabled": true}, "enable_thinking": true})"})
     EXPECT_EQ(template_words(fields), low) << fields;
   EXPECT_EQ(template_words(R"({"reasoning": {"effort": "none"}, "thinking": {"type": "disabled"}})"), none);
@@ -63,7 +67,9 @@ TEST(ThinkingEffort, WhatIsWrongOrContradictsIsNamed) {
       {R"({"reasoning": "high"})", "reasoning"},
       {R"({"reasoning": {"effort": "hard"}})", "reasoning.effort"},
       {R"({"reasoning": {"enabled": 1}})", "reasoning.enabled"},
-      {R"({"reasoning": {"max_tokens": 2000}})", "reasoning.max_tokens"},
+      {R"({"reasoning": {"max_tokens": "2000"}})", "reasoning.max_tokens"},
+      {R"({"reasoning": {"max_tokens": 2000}, "enable_thinking": false})", "reasoning.max_tokens"},
+      {R"({"thinking": {"type": "enabled", "budget_tokens": "many"}})", "thinking.budget_tokens"},
       {R"({"reasoning_effort": 5})", "reasoning_effort"},
       {R"({"reasoning_effort": "low", "enable_thinking": false})", "enable_thinking"},
       {R"({"reasoning_effort": "none", "thinking": {"type": "enabled"}})", "thinking.type"},
