@@ -277,6 +277,29 @@ TEST(HostileGrammars, ALargeOneIsRefusedByItsSize) {
   EXPECT_NE(made.error().message.find("1000"), std::string::npos);
 }
 
+// Those that wait hold a connection each: one more is told so at once.
+TEST(HostileGrammars, FewWaitForOthers) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler({.seconds = 1, .waiting = 0, .states = INT64_MAX});
+  std::atomic<int> over{0};
+  std::vector<std::thread> threads;
+  for (const char* name : {"many optional", "a chain of rules"}) {
+    threads.emplace_back([&, name] {
+      const auto made = compiler->compile(hostile(name));
+      EXPECT_FALSE(made.ok()) << name << ": it is to take all of its time";
+      ++over;
+    });
+  }
+  while (compiler->compiled() < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto refused = compiler->compile(GrammarPart::word("ab"));
+  EXPECT_EQ(over, 0) << "both of them work";
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kExhausted);
+  EXPECT_EQ(refused.error().message, "0 constraints wait to be compiled already; try again");
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(compiler->compile(GrammarPart::word("ab")).ok());
+}
+
 // Several threads at once, of which some wait for a turn.
 TEST(HostileGrammars, ComeFromManyThreads) {
   const JsonVocabulary v;
