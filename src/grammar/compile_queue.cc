@@ -55,9 +55,8 @@ CompileQueue::Outcome CompileQueue::of_another(MutexLock& lock, const Job& job) 
 // place: of the job alone.
 bool CompileQueue::wait_for_turn(MutexLock& lock, const Job& job, std::list<const Job*>& place) {
   line_.splice(line_.end(), place);
-  const bool turn = changed_.wait_for(lock, patience_, [&]() KVILT_REQUIRES(mutex_) {
-    return running_ < at_once_ && line_.front() == &job;
-  });
+  const bool turn = changed_.wait_for(
+      lock, patience_, [&]() KVILT_REQUIRES(mutex_) { return running_ < at_once_ && line_.front() == &job; });
   line_.remove(&job);
   return turn;
 }
