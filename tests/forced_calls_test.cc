@@ -328,6 +328,60 @@ TEST_F(ForcedCalls, ARefusedSchemaIsNamedByItsTool) {
   EXPECT_TRUE(none.error().message.starts_with("tool 'note_down': parameter 'n': ")) << none.error().message;
 }
 
+// Between tags a parameter is a schema of its own; its $refs begin at the tool's nevertheless.
+TEST_F(ForcedCalls, RefsBeginAtTheToolsSchema) {
+  Constraint calls = forced(true);
+  const auto with = [&](const char* parameters) {
+    calls.tools = {{.name = "add", .parameters = parameters}};
+    return calls;
+  };
+  const AnswerSyntax& syntax = families.at("Qwen3-Coder").syntax;
+  const auto call = [&](const std::string& key, const std::string& value) {
+    const CallSyntax& c = syntax.calls;
+    return c.begin + "add" + c.after_name + "\n" + c.key_begin + key + c.other_key_end + value + c.value_end + c.end;
+  };
+  const auto takes_value = [&](const char* parameters, const std::string& key, const std::string& value) {
+    const auto grammar = grammar_of(with(parameters), syntax, false);
+    return grammar && takes(grammar, call(key, value));
+  };
+  const char* tree = R"({"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#"}}},
+      "required": ["children"]})";
+  EXPECT_TRUE(takes_value(tree, "children", R"([{"children": [{"children": []}]}])"));
+  EXPECT_FALSE(takes_value(tree, "children", "[[]]")) << "# is not the parameter";
+  const char* other =
+      R"({"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {"type": "integer"}}})";
+  EXPECT_TRUE(takes_value(other, "a", "12"));
+  EXPECT_FALSE(takes_value(other, "a", "true"));
+  const char* through = R"({"type": "object", "properties": {"a": {"$ref": "#/$defs/d"}, "b": {"type": "integer"}},
+      "$defs": {"d": {"type": "array", "items": {"$ref": "#/properties/b"}}}})";
+  EXPECT_TRUE(takes_value(through, "a", "[1, 2]"));
+  EXPECT_FALSE(takes_value(through, "a", "[true]"));
+  const auto part = answer_grammar(with(R"({"properties": {"a": {"$ref": "#/properties/b"},
+      "b": {"type": "array", "uniqueItems": true}}})"),
+                                   syntax, false);
+  ASSERT_FALSE(part.ok());
+  EXPECT_EQ(part.error().message,
+            "tool 'add': parameter 'a': schema at /$defs/tool/properties/b: 'uniqueItems' is not supported");
+}
+
+// What goes along with each parameter is bounded before it is written.
+TEST_F(ForcedCalls, CarriedDefinitionsAreBounded) {
+  const auto with = [&](int parameters, const Json& one) {
+    Json schema = {{"type", "object"}, {"properties", Json::object()}, {"$defs", Json::object()}};
+    for (int i = 0; i < parameters; ++i) schema["properties"]["p" + std::to_string(i)] = one;
+    schema["$defs"]["d"] = {{"enum", Json::array({std::string(60'000, 'x')})}};
+    Constraint calls = forced(true);
+    calls.tools = {{.name = "add", .parameters = schema.dump()}};
+    const auto part = answer_grammar(calls, families.at("Qwen3-Coder").syntax, false);
+    return part.ok() ? std::string() : part.error().message;
+  };
+  const Json refers = {{"$ref", "#/$defs/d"}};
+  EXPECT_EQ(with(4, refers), "") << "power";
+  EXPECT_EQ(with(1000, {{"type", "integer"}}), "") << "it goes where a $ref is";
+  EXPECT_NE(with(1000, refers).find("tool 'add': parameter 'p69': what $refs of"), std::string::npos)
+      << with(1000, refers);
+}
+
 TEST_F(ForcedCalls, WhatIsNotUnderstoodIsRefused) {
   for (const char* name : {"smollm3"}) {
     const auto part = answer_grammar(forced(false), families.at(name).syntax, false);

@@ -9,6 +9,7 @@
 #include "base/json_size.h"
 #include "grammar/lark.h"
 #include "grammar/schema_check.h"
+#include "grammar/schema_refs.h"
 
 namespace kvilt {
 namespace {
@@ -93,10 +94,49 @@ bool is_plain_text(const Json& schema) {
   return schema.value("type", Json()) == "string";
 }
 
+// What $refs of a tool's parameters lead to: parameters between tags are schemas of their own, so it goes along with each
+// that has a $ref. Where all lead to definitions, these do; else all of the tool's schema is one.
+class CarriedSchemas {
+ public:
+  explicit CarriedSchemas(const Json& tool) : tool_(tool) {
+    for (const char* word : {"$defs", "definitions"}) {
+      if (tool.contains(word)) definitions_[word] = tool[word];
+    }
+    whole_ = refs_of(definitions_) == SchemaRefs::kElsewhere;
+  }
+
+  Status go_with(Json& parameter, const std::string& whose) {
+    const SchemaRefs refs = refs_of(parameter);
+    if (!parameter.is_object() || refs == SchemaRefs::kNone) return {};
+    Json more = definitions_;
+    if (whole_ || refs == SchemaRefs::kElsewhere) {
+      more = {{"$defs", {{"tool", tool_}}}};
+      move_refs(more, "#/$defs/tool");
+      move_refs(parameter, "#/$defs/tool");
+    }
+    carried_ += more.dump(-1, ' ', false, Json::error_handler_t::replace).size();
+    if (carried_ > kMostCarried) {
+      return error(Code::kInvalidArgument,
+                   "{}: what $refs of the tool's parameters lead to has more than {} bytes, once for each of them",
+                   whose, kMostCarried);
+    }
+    parameter.update(more);
+    return {};
+  }
+
+ private:
+  static constexpr size_t kMostCarried = 4 << 20;  // before it is settled; a grammar takes a sixteenth of it
+
+  const Json& tool_;
+  Json definitions_ = Json::object();
+  bool whole_ = false;
+  size_t carried_ = 0;  // bytes
+};
+
 // One parameter, `whose`, between its tags. Of a string's schema const and enum are held to, its length and pattern are
 // not.
 Result<GrammarPart> tagged_value(const CallSyntax& c, const std::string& whose, const std::string& key, Json schema,
-                                 const Json& definitions) {
+                                 CarriedSchemas& carried) {
   const bool plain = is_plain_text(schema);
   const std::string head = c.key_begin + key + (plain ? c.key_end : c.other_key_end);
   if (plain && !schema.contains("const") && !schema.contains("enum")) return GrammarPart::until(head, c.value_end);
@@ -112,7 +152,7 @@ Result<GrammarPart> tagged_value(const CallSyntax& c, const std::string& whose, 
     if (words.empty()) return error(Code::kInvalidArgument, "{}: its enum is empty", whose);
     out.push_back(GrammarPart::one_of(words));
   } else {
-    if (schema.is_object()) schema.update(definitions);  // what its $ref may name
+    KVILT_TRY(carried.go_with(schema, whose));
     KVILT_TRY(settle_of(whose, schema));
     out.push_back(GrammarPart::json(std::move(schema)));
   }
@@ -124,16 +164,13 @@ Result<GrammarPart> tagged_call(const CallSyntax& c, const std::string& name, co
   Parts out;
   add_word(name, out);
   add_word(c.after_name, out);
-  Json definitions = Json::object();
-  for (const char* word : {"$defs", "definitions"}) {
-    if (schema.contains(word)) definitions[word] = schema[word];
-  }
+  CarriedSchemas carried(schema);
   const Json required = schema.value("required", Json::array());
   const Json properties = schema.value("properties", Json::object());
   if (!properties.is_object()) return error(Code::kInvalidArgument, "tool '{}': properties must be an object", name);
   for (const auto& [key, value] : properties.items()) {
     const std::string whose = fmt::format("tool '{}': parameter '{}'", name, key);
-    KVILT_ASSIGN(GrammarPart one, tagged_value(c, whose, key, value, definitions));
+    KVILT_ASSIGN(GrammarPart one, tagged_value(c, whose, key, value, carried));
     one = GrammarPart::sequence({GrammarPart::space(), std::move(one)});
     const bool needed = std::find(required.begin(), required.end(), Json(key)) != required.end();
     out.push_back(needed ? std::move(one) : GrammarPart::maybe(one));

@@ -6,7 +6,6 @@
 #include <xgrammar/matcher.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <new>
 #include <optional>
@@ -118,10 +117,7 @@ struct GrammarCompiler::Parts {
 };
 
 GrammarCompiler::GrammarCompiler(std::unique_ptr<Parts> parts, const GrammarLimits& limits)
-    : parts_(std::move(parts)),
-      limits_(limits),
-      cache_(limits.cached),
-      refused_(std::chrono::duration<double>(limits.refused_seconds)) {}
+    : parts_(std::move(parts)), limits_(limits) {}
 GrammarCompiler::~GrammarCompiler() = default;
 
 Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer& tokenizer,
@@ -153,26 +149,20 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarPar
                  limits_.bytes);
   if (auto found = cache_.find(text)) return found;
   if (auto why = refused_.find(text)) return *why;
-  const auto patience = std::chrono::duration<double>(limits_.wait_seconds);
-  if (!turns_.try_acquire_for(std::chrono::duration_cast<std::chrono::milliseconds>(patience)))
-    return error(Code::kExhausted, "too many constraints are compiled at once; try again");
-  struct Turn {
-    ~Turn() { of.release(); }
-    std::counting_semaphore<kAtOnce>& of;
-  } turn{turns_};
+  return queue_.run(text, [&] { return compile_in_turn(text); });
+}
+
+Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile_in_turn(const std::string& text) {
+  if (auto found = cache_.find(text)) return found;  // whoever was before us has compiled it
+  if (auto why = refused_.find(text)) return *why;
   std::optional<Result<std::shared_ptr<const Grammar>>> out;
-  if (auto found = cache_.find(text)) {  // whoever was before us has compiled it
-    out = std::move(found);
-  } else if (auto why = refused_.find(text)) {
-    out = *why;
-  } else if (!run_on_deep_stack([&] {
-               try {
-                 out = compile_new(text);
-               } catch (const std::bad_alloc&) {  // not even for the error
-               }
-             })) {
-    out = error(Code::kExhausted, "the system refused a thread to compile a constraint; try again");
-  }
+  const bool ran = run_on_deep_stack([&] {
+    try {
+      out = compile_new(text);
+    } catch (const std::bad_alloc&) {  // not even for the error
+    }
+  });
+  if (!ran) return error(Code::kExhausted, "the system refused a thread to compile a constraint; try again");
   if (!out) throw std::bad_alloc();  // here, where it is caught
   if (out->ok()) cache_.keep(text, out->value(), text.size() + out->value()->compiled.MemorySizeBytes());
   return std::move(*out);

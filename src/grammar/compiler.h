@@ -6,22 +6,24 @@
 // Invariants: what matchers let through is a beginning of a text of the grammar; the end tokens are allowed exactly where
 //             the text may end. Control tokens are never allowed, but those that the compiler was told to know.
 // Threads:    GrammarCompiler: any, several at once. A matcher: one at a time.
-// Cost:       compiling: at most GrammarLimits::seconds of one thread's own time; a mask: `kvilt bench constrained` measures it.
+// Cost:       compiling: at most GrammarLimits::seconds of one thread's own time; a mask: `kvilt bench constrained`
+//             measures it.
 // Limits:     a grammar is bounded in bytes, nesting, states and time, and so is the work on one mask, and on all of an
 //             answer: a grammar that is ambiguous enough to explode while it is matched ends that answer with an error.
 #pragma once
 
 #include <atomic>
 #include <bitset>
+#include <chrono>
 #include <cstdint>
 #include <memory>
-#include <semaphore>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "grammar/cache.h"
+#include "grammar/compile_queue.h"
 #include "grammar/part.h"
 #include "kvilt/result.h"
 #include "text/tokenizer.h"
@@ -31,6 +33,7 @@ namespace kvilt {
 struct GrammarLimits {
   double seconds = 5;         // of its thread's own time, to compile one
   double wait_seconds = 30;   // by the clock, for others that compile
+  size_t waiting = 16;        // grammars that wait so at once; one more is refused
   size_t bytes = 256 << 10;   // of its written form
   int64_t states = 400'000;   // states, edges and masks while it is compiled
   size_t cached = 256 << 20;  // bytes of all that are kept
@@ -76,7 +79,7 @@ class GrammarCompiler {
                                                          GrammarLimits limits = {});
   ~GrammarCompiler();
 
-  // Errors: kInvalidArgument, with what is wrong with it; kExhausted: too many are compiled at once.
+  // Errors: kInvalidArgument, with what is wrong with it; kExhausted: too many are compiled, or wait for it, at once.
   Result<std::shared_ptr<const Grammar>> compile(const GrammarPart& part);
 
   uint64_t compiled() const { return compiled_; }  // so many were not found in the cache
@@ -85,16 +88,17 @@ class GrammarCompiler {
  private:
   struct Parts;
   GrammarCompiler(std::unique_ptr<Parts> parts, const GrammarLimits& limits);
+  Result<std::shared_ptr<const Grammar>> compile_in_turn(const std::string& text);
   Result<std::shared_ptr<const Grammar>> compile_new(const std::string& text);
 
-  static constexpr int kAtOnce = 2;  // of compilations: each takes a core
+  static constexpr size_t kAtOnce = 2;  // of compilations: each takes a core
 
   const std::unique_ptr<Parts> parts_;
   const GrammarLimits limits_;
-  std::counting_semaphore<kAtOnce> turns_{kAtOnce};
+  CompileQueue queue_{kAtOnce, limits_.waiting, limits_.wait_seconds};
   std::atomic<uint64_t> compiled_{0};
-  GrammarCache cache_;
-  RefusedGrammars refused_;
+  GrammarCache cache_{limits_.cached};
+  RefusedGrammars refused_{std::chrono::duration<double>(limits_.refused_seconds)};
 };
 
 }  // namespace kvilt

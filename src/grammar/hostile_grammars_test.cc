@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "grammar/compiler.h"
+#include "grammar/schema_check.h"
 #include "grammar/vocabulary_for_test.h"
 
 namespace kvilt {
@@ -45,6 +46,29 @@ Json doubling_schema(int levels) {  // each definition twice in the next: 2^leve
     defs["d" + std::to_string(i)] = {{"type", "array"}, {"prefixItems", {ref, ref}}, {"items", false}};
   }
   return {{"$ref", "#/$defs/d" + std::to_string(levels)}, {"$defs", std::move(defs)}};
+}
+
+// A union of two definitions, times over, at the bound of a schema's bytes; the last property tells them apart.
+Json repeated_union(int n, Json a, Json b) {
+  Json all = Json::array();
+  for (int i = 0; i < n; ++i) all.push_back({{"oneOf", {{{"$ref", "#/a"}}, {{"$ref", "#/b"}}}}});
+  return {{"anyOf", std::move(all)}, {"a", std::move(a)}, {"b", std::move(b)}};
+}
+Json object_of(const Json& properties) {
+  Json required = Json::array();
+  for (const auto& [key, value] : properties.items()) required.push_back(key);
+  return {{"type", "object"}, {"properties", properties}, {"required", std::move(required)}};
+}
+Json with_many_tags(int n, const char* last) {
+  Json properties = Json::object();
+  for (int i = 0; i < n; ++i) properties[fmt::format("{}", i)] = {{"const", 1}};
+  properties["last"] = {{"const", last}};
+  return object_of(properties);
+}
+Json with_many_values(int n, int first) {
+  Json values = Json::array();
+  for (int i = 0; i < n; ++i) values.push_back(first + i);
+  return object_of({{"kind", {{"enum", std::move(values)}}}});
 }
 
 std::string chained_rules(int n) {
@@ -93,6 +117,10 @@ std::vector<Hostile> hostile() {
       {"a pattern that explodes", GrammarPart::json({{"type", "string"}, {"pattern", "(a|b)*a(a|b){40}"}})},
       {"huge numbers", GrammarPart::json({{"type", "integer"}, {"minimum", -9e300}, {"maximum", 9e300}})},
       {"a NUL in a word", GrammarPart::word(std::string("a\0b", 3))},
+      {"unions of many tags",
+       GrammarPart::json(repeated_union(1900, with_many_tags(1000, "a"), with_many_tags(1000, "b")))},
+      {"unions of many values",
+       GrammarPart::json(repeated_union(1900, with_many_values(2000, 0), with_many_values(2000, 5000)))},
   };
   return out;
 }
@@ -119,6 +147,8 @@ TEST(HostileGrammars, EndInAnErrorOrAGrammar) {
       {"too deep", "deeper than 64 levels"},
       {"wide", "more than 400000 states"},
       {"huge numbers", "exceeds minimum limit"},
+      {"unions of many tags", "'oneOf' is supported only of schemas that are seen to exclude each other"},
+      {"unions of many values", "too many properties and values"},
   };
   for (const Hostile& one : hostile()) {
     const auto made = compiler->compile(one.part);
@@ -172,6 +202,18 @@ TEST(HostileGrammars, TheTimeToCompileIsBounded) {
     EXPECT_NE(refused(hostile(name), {.seconds = 0}).find("it takes more than 0 s"), std::string::npos) << name;
   }
   EXPECT_EQ(refused(GrammarPart::word("ab"), {.seconds = 0}), "") << "power: this one ends before the first look";
+}
+
+// Before a grammar is made of it: that is in no budget.
+TEST(HostileGrammars, TheWorkOnUnionsIsBounded) {
+  const auto says = [](int n, int values) {
+    Json schema = repeated_union(n, with_many_values(values, 0), with_many_values(values, 5000));
+    const Status settled = settle_schema(schema);
+    return settled.ok() ? std::string() : settled.error().message;
+  };
+  EXPECT_EQ(says(1900, 20), "") << "power";
+  EXPECT_EQ(says(20, 2000), "") << "power";
+  EXPECT_NE(says(1900, 2000).find("too many properties and values"), std::string::npos);
 }
 
 TEST(HostileGrammars, WhatComesIntoBeingIsBounded) {
@@ -275,6 +317,29 @@ TEST(HostileGrammars, ALargeOneIsRefusedByItsSize) {
   const auto made = compiler->compile(GrammarPart::word(times(1000, "a")));
   ASSERT_FALSE(made.ok());
   EXPECT_NE(made.error().message.find("1000"), std::string::npos);
+}
+
+// Those that wait hold a connection each: one more is told so at once.
+TEST(HostileGrammars, FewWaitForOthers) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler({.seconds = 1, .waiting = 0, .states = INT64_MAX});
+  std::atomic<int> over{0};
+  std::vector<std::thread> threads;
+  for (const char* name : {"many optional", "a chain of rules"}) {
+    threads.emplace_back([&, name] {
+      const auto made = compiler->compile(hostile(name));
+      EXPECT_FALSE(made.ok()) << name << ": it is to take all of its time";
+      ++over;
+    });
+  }
+  while (compiler->compiled() < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto refused = compiler->compile(GrammarPart::word("ab"));
+  EXPECT_EQ(over, 0) << "both of them work";
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kExhausted);
+  EXPECT_EQ(refused.error().message, "0 constraints wait to be compiled already; try again");
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(compiler->compile(GrammarPart::word("ab")).ok());
 }
 
 // Several threads at once, of which some wait for a turn.

@@ -77,7 +77,16 @@ constexpr std::array kListed = {"anyOf", "oneOf", "allOf", "prefixItems"};
 constexpr std::array kInside = {"items", "additionalProperties", "propertyNames", "unevaluatedItems",
                                 "unevaluatedProperties"};
 
+// And those that hold values.
+constexpr std::array kValues = {"const", "enum", "default", "examples"};
+
 constexpr size_t kMostElsewhere = 64;
+
+// To see whether schemas of a oneOf exclude each other: properties that are tried, and what is looked at in all of the
+// schema: names, bytes of values, and so much for each value. That is some 0.1 s.
+constexpr size_t kMostTags = 8;
+constexpr size_t kMostLooked = 10'000'000;
+constexpr size_t kLookedAValue = 32;
 
 std::string short_text(const std::string& text) { return text.size() <= 64 ? text : text.substr(0, 64) + "..."; }
 
@@ -104,14 +113,15 @@ bool needs_type(const Json& schema) {
          std::ranges::none_of(kRuling, [&](const char* word) { return schema.contains(word); });
 }
 
-// What a $ref leads to; null: nothing. T: Json, const or not.
+// What a $ref leads to; null: nothing. T: Json, const or not. looked: grows by the names that are looked at.
 template <class T>
-T* at_ref(T& root, std::string_view ref) {
+T* at_ref(T& root, std::string_view ref, size_t& looked) {
   T* at = &root;
   for (ref.remove_prefix(std::min<size_t>(ref.size(), 1)); !ref.empty();) {  // the #
     ref.remove_prefix(1);                                                    // and a slash before each name
     const std::string name(ref.substr(0, ref.find('/')));
     ref.remove_prefix(name.size());
+    looked += at->size();
     const auto found = at->find(name);
     if (found == at->end()) return nullptr;
     at = &*found;
@@ -119,19 +129,23 @@ T* at_ref(T& root, std::string_view ref) {
   return at;
 }
 
-// Whether a $ref leads to a place where a keyword holds a schema, or to the root.
-bool leads_to_schema(std::string_view ref) {
+// Where a $ref leads, by the keywords on its way. kElsewhere: no keyword that is known holds a schema there.
+enum class Leads { kToSchema, kToNames, kIntoValue, kIntoList, kElsewhere };
+Leads where_leads(std::string_view ref) {
   const auto is_in = [](const auto& words, std::string_view name) {
     return std::ranges::any_of(words, [&](const char* word) { return word == name; });
   };
-  bool schema = true;  // or else schemas by name
+  bool known = true, names = false;  // names: what follows is the name of a schema, whatever it is
   for (ref.remove_prefix(1); !ref.empty();) {
     const std::string_view name = ref.substr(1, ref.find('/', 1) - 1);
     ref.remove_prefix(name.size() + 1);
-    if (schema && !is_in(kNamed, name) && !is_in(kInside, name)) return false;
-    schema = !schema || is_in(kInside, name);
+    if (!names && is_in(kValues, name)) return Leads::kIntoValue;
+    if (!names && is_in(kListed, name)) return Leads::kIntoList;
+    known = known && (names || is_in(kNamed, name) || is_in(kInside, name));
+    names = !names && is_in(kNamed, name);
   }
-  return schema;
+  if (names) return Leads::kToNames;
+  return known ? Leads::kToSchema : Leads::kElsewhere;
 }
 
 class SchemaWalk {
@@ -154,13 +168,16 @@ class SchemaWalk {
   static Status keys(const Json& schema, const std::string& path);
   static void open_up(Json& schema);
   static void drop_least_length(Json& schema);
-  const Json* resolved(const Json& schema) const;
-  std::optional<std::vector<std::string>> tags(const Json& branch, const std::string& key) const;
-  bool exclude_each_other(const Json& branches) const;
-  Status one_of(Json& schema, const std::string& path) const;
+  bool may_look_at(size_t much) { return (looked_ += much) <= kMostLooked; }
+  const Json* resolved(const Json& schema);
+  std::optional<std::vector<std::string>> tags(const Json& object, const Json& key);
+  bool differ_at(const std::vector<const Json*>& objects, const Json& key);
+  bool exclude_each_other(const Json& branches);
+  Status one_of(Json& schema, const std::string& path);
 
   const Json& root_;                    // what a $ref begins at
   std::vector<std::string> elsewhere_;  // $refs to places that no keyword leads to
+  size_t looked_ = 0;                   // what was looked at in unions
 };
 
 // `type` beside const and enum is a second condition: it is met here or not at all.
@@ -274,65 +291,88 @@ void SchemaWalk::drop_least_length(Json& schema) {
   if (*least == 0 || (*least == 1 && never_empty)) schema.erase("minLength");
 }
 
-// The schema that a $ref leads to, through others; null: none, or in a circle.
-const Json* SchemaWalk::resolved(const Json& schema) const {
+// The schema that a $ref leads to, through others; null: none, in a circle, or too much was looked at.
+const Json* SchemaWalk::resolved(const Json& schema) {
   const Json* at = &schema;
-  for (int step = 0; step < kMostSchemaLevels; ++step) {
+  for (int step = 0; step < kMostSchemaLevels && may_look_at(1); ++step) {
     if (!at->is_object()) return nullptr;
     const auto ref = at->find("$ref");
     if (ref == at->end()) return at;
-    at = ref->is_string() ? at_ref(root_, ref->get_ref<const std::string&>()) : nullptr;
+    at = ref->is_string() ? at_ref(root_, ref->get_ref<const std::string&>(), looked_) : nullptr;
     if (!at) return nullptr;
   }
   return nullptr;
 }
 
-// The values among which an object must have one at `key`, as JSON; nothing where that is not so. Fractions are left
-// out: 1.0 is 1.
-std::optional<std::vector<std::string>> SchemaWalk::tags(const Json& branch, const std::string& key) const {
-  const Json* object = resolved(branch);
-  if (!object || object->value("type", Json()) != "object") return std::nullopt;
-  const Json *required = given(*object, "required"), *properties = given(*object, "properties");
-  if (!required || !required->is_array() || !properties) return std::nullopt;
-  if (std::find(required->begin(), required->end(), Json(key)) == required->end()) return std::nullopt;
-  const Json *described = given(*properties, key.c_str()), *property = described ? resolved(*described) : nullptr;
+// The values among which an object must have one at `key`, as JSON, each once; nothing where that is not so. Fractions
+// are left out: 1.0 is 1.
+std::optional<std::vector<std::string>> SchemaWalk::tags(const Json& object, const Json& key) {
+  if (object.value("type", Json()) != "object") return std::nullopt;
+  const Json *required = given(object, "required"), *properties = given(object, "properties");
+  if (!required || !required->is_array() || !properties || !may_look_at(required->size() + properties->size()))
+    return std::nullopt;
+  if (std::find(required->begin(), required->end(), key) == required->end()) return std::nullopt;
+  const auto described = properties->find(key.get_ref<const std::string&>());
+  const Json* const property = described == properties->end() ? nullptr : resolved(*described);
   if (!property) return std::nullopt;
   std::vector<std::string> out;
   const auto add = [&](const Json& value) {
+    if (!value.is_string() && !value.is_number_integer() && !value.is_boolean()) return false;
     out.push_back(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-    return value.is_string() || value.is_number_integer() || value.is_boolean();
+    return may_look_at(out.back().size() + kLookedAValue);
   };
-  if (const auto one = property->find("const"); one != property->end())
-    return add(*one) ? std::optional(std::move(out)) : std::nullopt;
-  const auto some = property->find("enum");
-  if (some == property->end() || !some->is_array() || !std::all_of(some->begin(), some->end(), add))
-    return std::nullopt;
+  const auto one = property->find("const"), some = property->find("enum");
+  const bool listed = one != property->end()
+                          ? add(*one)
+                          : some != property->end() && some->is_array() && std::all_of(some->begin(), some->end(), add);
+  if (!listed) return std::nullopt;
+  std::ranges::sort(out);
+  out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
 }
 
-// Whether a value can fit one of them at most: a property that all of them require has other values in each.
-bool SchemaWalk::exclude_each_other(const Json& branches) const {
-  const Json* first = branches.empty() ? nullptr : resolved(branches[0]);
-  if (!first) return false;
-  if (branches.size() == 1) return true;
-  const Json* required = given(*first, "required");
-  return required && std::any_of(required->begin(), required->end(), [&](const Json& key) {
-           if (!key.is_string()) return false;
-           std::set<std::string> seen;
-           return std::all_of(branches.begin(), branches.end(), [&](const Json& branch) {
-             const auto own = tags(branch, key.get_ref<const std::string&>());
-             return own && std::ranges::all_of(*own, [&](const std::string& tag) { return seen.insert(tag).second; });
-           });
-         });
+// Whether they all require the property, and each with other values.
+bool SchemaWalk::differ_at(const std::vector<const Json*>& objects, const Json& key) {
+  std::set<std::string> seen;
+  return std::ranges::all_of(objects, [&](const Json* object) {
+    const auto own = tags(*object, key);
+    return own && std::ranges::all_of(*own, [&](const std::string& tag) { return seen.insert(tag).second; });
+  });
 }
 
-// xgrammar does not follow a $ref to see that schemas exclude each other. Where they do, one of them is any of them.
-Status SchemaWalk::one_of(Json& schema, const std::string& path) const {
+// Whether a value can fit one of them at most: a property that all of them require has other values in each.
+bool SchemaWalk::exclude_each_other(const Json& branches) {
+  std::vector<const Json*> objects;
+  for (const Json& branch : branches) {
+    objects.push_back(resolved(branch));
+    if (!objects.back()) return false;
+  }
+  if (objects.size() < 2) return !objects.empty();
+  const Json* required = given(*objects[0], "required");
+  if (!required || !required->is_array()) return false;
+  size_t tried = 0;
+  for (const Json& key : *required) {
+    if (!key.is_string() || !tags(*objects[0], key)) continue;
+    if (differ_at(objects, key)) return true;
+    if (++tried == kMostTags) break;
+  }
+  return false;
+}
+
+// xgrammar does not follow a $ref to see that schemas exclude each other, be it a schema or a property's. Where they do,
+// one of them is any of them; where no schema is a $ref, xgrammar may still see it otherwise.
+Status SchemaWalk::one_of(Json& schema, const std::string& path) {
   const auto found = schema.find("oneOf");
   if (found == schema.end() || !found->is_array()) return {};
   const auto refers = [](const Json& branch) { return branch.is_object() && branch.contains("$ref"); };
-  if (std::none_of(found->begin(), found->end(), refers)) return {};
-  if (!exclude_each_other(*found)) {
+  const bool exclusive = exclude_each_other(*found);
+  if (!exclusive && std::none_of(found->begin(), found->end(), refers)) return {};
+  if (!exclusive && looked_ > kMostLooked) {
+    return bad(path,
+               "the schemas of 'oneOf's have too many properties and values to see that they exclude each other. Is "
+               "'anyOf' meant?");
+  }
+  if (!exclusive) {
     return bad(path,
                "'oneOf' is supported only of schemas that are seen to exclude each other: objects that all require one "
                "property, with other values of const or enum in each. Is 'anyOf' meant?");
@@ -371,7 +411,14 @@ Status SchemaWalk::ref(const Json& ref, const std::string& path) {
     return bad(path, "$ref with escapes (~, %) is not supported: give the definition a plain name");
   if (where.ends_with('/') || where.find("//") != std::string::npos)  // xgrammar leaves empty names out
     return bad(path, fmt::format("$ref '{}' has an empty name", short_text(where)));
-  if (leads_to_schema(where) || std::ranges::find(elsewhere_, where) != elsewhere_.end()) return {};
+  const auto led = [&](const char* to) {
+    return bad(path, fmt::format("$ref '{}' leads {}: put the schema into $defs", short_text(where), to));
+  };
+  const Leads leads = where_leads(where);
+  if (leads == Leads::kToNames) return led("to schemas by name, and not to one of them");
+  if (leads == Leads::kIntoValue) return led("to what a keyword holds as a value");
+  if (leads == Leads::kIntoList) return led("into a list, which is not supported");
+  if (leads == Leads::kToSchema || std::ranges::find(elsewhere_, where) != elsewhere_.end()) return {};
   if (elsewhere_.size() == kMostElsewhere)
     return bad(path, fmt::format("more than {} $refs lead elsewhere than to $defs", kMostElsewhere));
   elsewhere_.push_back(where);
@@ -381,7 +428,7 @@ Status SchemaWalk::ref(const Json& ref, const std::string& path) {
 Status SchemaWalk::elsewhere(Json& root) {
   for (size_t i = 0; i < elsewhere_.size(); ++i) {  // one may name others
     const std::string where = elsewhere_[i];
-    Json* const target = at_ref(root, where);
+    Json* const target = at_ref(root, where, looked_);
     if (!target) return bad("", fmt::format("$ref '{}' leads to nothing", short_text(where)));
     KVILT_TRY(schema(*target, where.substr(1), 1));
   }

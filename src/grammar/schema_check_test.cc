@@ -147,6 +147,67 @@ TEST(SchemaCheck, WhatOnlyARefLeadsToIsSettledToo) {
   }
 }
 
+// A value that is no schema would be changed, and properties that are named as annotations would be lost.
+TEST(SchemaCheck, RefsLeadToSchemas) {
+  const auto with = [](const std::string& ref) {
+    Json schema =
+        Json::parse(R"({"type":"object","properties":{"p":{"$ref":")" + ref + R"("},"const":{"type":"null"},)" +
+                    R"("x":{"const":{"title":1}},"e":{"enum":[{"default":1}]},)" +
+                    R"("title":{"anyOf":[{"type":"string"},{"type":"null"}]},)" +
+                    R"("o":{"type":"object","properties":{"default":true}}},"$defs":{"enum":{"type":"null"}}})");
+    const Status settled = settle_schema(schema);
+    return settled.ok() ? std::string() : settled.error().message;
+  };
+  for (const char* good : {"#", "#/properties/const", "#/$defs/enum", "#/properties/title", "#/properties/o",
+                           "#/properties/o/properties/default"})
+    EXPECT_EQ(with(good), "") << good;
+  for (const char* value : {"#/properties/x/const", "#/properties/e/enum", "#/properties/o/default", "#/examples/0",
+                            "#/components/a/const/b"}) {
+    EXPECT_EQ(with(value), std::string("schema at /properties/p: $ref '") + value +
+                               "' leads to what a keyword holds as a value: put the schema into $defs");
+  }
+  for (const char* names : {"#/properties", "#/$defs", "#/properties/o/properties", "#/components/a/definitions"}) {
+    EXPECT_EQ(with(names), std::string("schema at /properties/p: $ref '") + names +
+                               "' leads to schemas by name, and not to one of them: put the schema into $defs");
+  }
+  for (const char* list :
+       {"#/oneOf/0", "#/properties/title/anyOf/1", "#/properties/title/anyOf", "#/components/allOf/0"}) {
+    EXPECT_EQ(with(list), std::string("schema at /properties/p: $ref '") + list +
+                              "' leads into a list, which is not supported: put the schema into $defs");
+  }
+}
+
+TEST(SchemaCheck, AValueThatIsListedTwiceIsOne) {
+  const std::string cat = tagged(R"({"enum":["cat","cat"]})"), dog = tagged(R"({"enum":["dog","hound","dog"]})");
+  EXPECT_EQ(wrong_with(union_of(cat, dog).c_str()), "");
+  EXPECT_NE(wrong_with(union_of(cat, tagged(R"({"enum":["dog","dog","cat"]})")).c_str()), "") << "power";
+}
+
+// xgrammar does not follow a tag's $ref either.
+TEST(SchemaCheck, OneOfSchemasWhoseTagsAreRefsIsAnyOfThem) {
+  const auto settled = [](const std::string& first, const std::string& second) {
+    Json schema = Json::parse(R"({"oneOf":[)" + first + "," + second + R"(],"$defs":{"cat":{"const":"cat"},)" +
+                              R"("dog":{"enum":["dog"]}}})");
+    EXPECT_TRUE(settle_schema(schema).ok());
+    return schema;
+  };
+  const std::string cat = tagged(R"({"$ref":"#/$defs/cat"})"), dog = tagged(R"({"$ref":"#/$defs/dog"})");
+  EXPECT_TRUE(settled(cat, dog).contains("anyOf"));
+  EXPECT_TRUE(settled(cat, cat).contains("oneOf")) << "power: the grammar refuses it";
+}
+
+TEST(SchemaCheck, ANameMayHoldANul) {
+  const auto with = [](const char* first, const char* second) {
+    const std::string kind = R"("kind\u0000x")";
+    const auto object = [&](const char* tag) {
+      return R"({"type":"object","properties":{"kind":{"const":")" + std::string(tag) + R"("},)" + kind +
+             R"(:{"type":"string"}},"required":[)" + kind + "]}";
+    };
+    return wrong_with(union_of(object(first), object(second)).c_str());
+  };
+  EXPECT_NE(with("cat", "dog"), "") << "its beginning is another name, and not required";
+}
+
 TEST(SchemaCheck, ALeastLengthThatAFormatHasAnywayIsTakenOut) {
   const auto kept = [](const char* rest) {
     Json schema = Json::parse(std::string(R"({"type":"string",)") + rest + "}");

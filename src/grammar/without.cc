@@ -13,7 +13,7 @@ struct GrammarCompiler::Parts {};
 struct GrammarMatcher::Parts {};
 
 GrammarCompiler::GrammarCompiler(std::unique_ptr<Parts> parts, const GrammarLimits& limits)
-    : parts_(std::move(parts)), limits_(limits), cache_(limits.cached) {}
+    : parts_(std::move(parts)), limits_(limits) {}
 GrammarCompiler::~GrammarCompiler() = default;
 
 Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer&, std::span<const int32_t>,
