@@ -45,7 +45,8 @@ constexpr std::array kInside = {"items", "additionalProperties", "propertyNames"
                                 "unevaluatedProperties"};
 
 constexpr size_t kMostElsewhere = 64;
-constexpr size_t kMostUnique = 5;  // of which all orders are written: 120
+constexpr size_t kMostListed = 256;  // values that are compared with each other
+constexpr size_t kMostUnique = 5;    // of which all orders are written: 120
 
 bool needs_type(const Json& schema) {
   return !schema.contains("type") &&
@@ -69,7 +70,7 @@ std::optional<std::vector<Json>> listed_values(const Json& root, const Json& sch
     if (is_schema_condition(word) && word != "type" && word != "const" && word != "enum") return std::nullopt;
   }
   const auto all = values_of(root, *list);
-  if (!all) return std::nullopt;
+  if (!all || all->size() > kMostListed) return std::nullopt;
   std::vector<Json> out;
   for (const Json& value : *all) {
     const bool fits = !list->contains("type") || is_of_any(value, (*list)["type"]);

@@ -27,6 +27,8 @@ constexpr std::array kOwnRule = {"type",
                                  "unevaluatedItems",
                                  "unevaluatedProperties"};
 
+constexpr size_t kMostPairs = 1'000'000;
+
 Error no_way(const std::string& why) { return Error{Code::kInvalidArgument, why}; }
 
 template <class Words>
@@ -225,6 +227,7 @@ Result<SchemaJson> SchemaMeet::values(SchemaJson out, const SchemaJson& outer, c
       if (!all) {
         all.emplace(some.begin(), some.end());
       } else {
+        if (all->size() * some.size() > kMostPairs) return no_way("two lists of so many values are not compared");
         std::erase_if(*all, [&](const SchemaJson& v) { return std::find(some.begin(), some.end(), v) == some.end(); });
       }
     }

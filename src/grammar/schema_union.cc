@@ -5,12 +5,13 @@
 namespace kvilt {
 namespace {
 
-constexpr size_t kMostBranches = 256;  // they are compared in pairs
+constexpr size_t kMostBranches = 64;      // they are compared in pairs
+constexpr size_t kMostCompared = 20'000;  // values of two of them; more are taken for ones that may be equal
 
 bool has_one_of(const std::vector<SchemaJson>& values, const std::vector<SchemaJson>& others) {
-  return std::ranges::any_of(values, [&](const SchemaJson& value) {
-    return std::ranges::find(others, value) != others.end();  // 1 is 1.0
-  });
+  return values.size() * others.size() > kMostCompared || std::ranges::any_of(values, [&](const SchemaJson& value) {
+           return std::ranges::find(others, value) != others.end();  // 1 is 1.0
+         });
 }
 
 bool are_of_other_types(const SchemaJson& root, const SchemaJson& a, const SchemaJson& b) {
