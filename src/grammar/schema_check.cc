@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,48 +10,16 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/json_member.h"
+#include "grammar/schema_meet.h"
+#include "grammar/schema_number.h"
+#include "grammar/schema_string.h"
+#include "grammar/schema_union.h"
+#include "grammar/schema_words.h"
 
 namespace kvilt {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-// In the order in which one of them rules.
-constexpr std::array kRuling = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
-
-// Keywords that say something of values of one type.
-struct Typed {
-  const char* type;
-  std::vector<const char*> keywords;
-};
-const std::array<Typed, 4>& typed() {
-  static const std::array<Typed, 4> kAll = {{
-      {"string", {"minLength", "maxLength", "pattern"}},
-      {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
-      {"array", {"items", "prefixItems", "minItems", "maxItems", "unevaluatedItems"}},
-      {"object",
-       {"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
-        "maxProperties", "unevaluatedProperties"}},
-  }};
-  return kAll;
-}
-
-// What nothing here can hold an answer to.
-constexpr std::array kRefused = {"not",
-                                 "if",
-                                 "then",
-                                 "else",
-                                 "contains",
-                                 "minContains",
-                                 "maxContains",
-                                 "uniqueItems",
-                                 "dependentRequired",
-                                 "$dynamicRef",
-                                 "dependencies",
-                                 "dependentSchemas",
-                                 "$recursiveRef",
-                                 "additionalItems"};
+using Json = SchemaJson;
 
 // What says nothing of an answer, and may stand beside anything.
 constexpr std::array kAnnotations = {"title",    "description", "default",  "examples", "deprecated",
@@ -81,52 +48,38 @@ constexpr std::array kInside = {"items", "additionalProperties", "propertyNames"
 constexpr std::array kValues = {"const", "enum", "default", "examples"};
 
 constexpr size_t kMostElsewhere = 64;
-
-// To see whether schemas of a oneOf exclude each other: properties that are tried, and what is looked at in all of the
-// schema: names, bytes of values, and so much for each value. That is some 0.1 s.
-constexpr size_t kMostTags = 8;
-constexpr size_t kMostLooked = 10'000'000;
-constexpr size_t kLookedAValue = 32;
-
-std::string short_text(const std::string& text) { return text.size() <= 64 ? text : text.substr(0, 64) + "..."; }
-
-bool is_of(const Json& value, std::string_view type) {
-  if (type == "string") return value.is_string();
-  if (type == "null") return value.is_null();
-  if (type == "boolean") return value.is_boolean();
-  if (type == "array") return value.is_array();
-  if (type == "object") return value.is_object();
-  if (type == "number") return value.is_number();
-  return type == "integer" && (value.is_number_integer() ||
-                               (value.is_number_float() && std::floor(value.get<double>()) == value.get<double>()));
-}
-
-bool is_of_any(const Json& value, const Json& types) {
-  if (types.is_string()) return is_of(value, types.get_ref<const std::string&>());
-  return std::any_of(types.begin(), types.end(), [&](const Json& one) {
-    return one.is_string() && is_of(value, one.get_ref<const std::string&>());
-  });
-}
+constexpr size_t kMostListed = 256;  // values that are compared with each other
+constexpr size_t kMostUnique = 5;    // of which all orders are written: 120
 
 bool needs_type(const Json& schema) {
   return !schema.contains("type") &&
          std::ranges::none_of(kRuling, [&](const char* word) { return schema.contains(word); });
 }
 
-// What a $ref leads to; null: nothing. T: Json, const or not. looked: grows by the names that are looked at.
-template <class T>
-T* at_ref(T& root, std::string_view ref, size_t& looked) {
-  T* at = &root;
-  for (ref.remove_prefix(std::min<size_t>(ref.size(), 1)); !ref.empty();) {  // the #
-    ref.remove_prefix(1);                                                    // and a slash before each name
-    const std::string name(ref.substr(0, ref.find('/')));
-    ref.remove_prefix(name.size());
-    looked += at->size();
-    const auto found = at->find(name);
-    if (found == at->end()) return nullptr;
-    at = &*found;
+// Whether a schema is of types or values alone.
+bool is_bare(const Json& schema) {
+  if (!schema.is_object()) return false;
+  for (const auto& [word, unused] : schema.items()) {
+    if (word != "type" && word != "const" && word != "enum") return false;
   }
-  return at;
+  return true;
+}
+
+// The values that fit, each once, where a schema is a list of them and no more.
+std::optional<std::vector<Json>> listed_values(const Json& root, const Json& schema) {
+  const Json* const list = resolved_schema(root, schema);
+  if (!list || list->contains("const") == list->contains("enum")) return std::nullopt;
+  for (const auto& [word, unused] : list->items()) {
+    if (is_schema_condition(word) && word != "type" && word != "const" && word != "enum") return std::nullopt;
+  }
+  const auto all = values_of(root, *list);
+  if (!all || all->size() > kMostListed) return std::nullopt;
+  std::vector<Json> out;
+  for (const Json& value : *all) {
+    const bool fits = !list->contains("type") || is_of_any(value, (*list)["type"]);
+    if (fits && std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
+  }
+  return out;
 }
 
 // Where a $ref leads, by the keywords on its way. kElsewhere: no keyword that is known holds a schema there.
@@ -150,35 +103,240 @@ Leads where_leads(std::string_view ref) {
 
 class SchemaWalk {
  public:
-  explicit SchemaWalk(const Json& root) : root_(root) {}
+  explicit SchemaWalk(Json& root) : root_(root), meet_(root) {}
   Status schema(Json& schema, const std::string& path, int level);
-  // Those that only a $ref leads to (#/components/schemas/a). root: the same as before.
-  Status elsewhere(Json& root);
+  // Those that only a $ref leads to (#/components/schemas/a).
+  Status elsewhere();
+  Status require_tags();
 
  private:
   static Status bad(const std::string& path, const std::string& what) {
     return error(Code::kInvalidArgument, "schema{}: {}", path.empty() ? "" : " at " + short_text(path), what);
   }
-  Status one_ruling(Json& schema, const std::string& path);
+  static void older_drafts(Json& schema);
+  static Status never(Json& schema, const std::string& path);
+  Status meet(Json& schema, const std::string& path);
+  Status unique_items(Json& schema, const std::string& path);
+  static Status refused(const Json& schema, const std::string& path);
+  static Status one_ruling(Json& schema, const std::string& path);
+  static Status multiples(Json& schema, const std::string& path);
+  static Status lengths(Json& schema, const std::string& path);
+  Status names(Json& schema) const;
   Status each(Json& schema, const char* keyword, const std::string& path, int level);
   Status inside(Json& schema, const char* keyword, const std::string& path, int level);
   Status ref(const Json& ref, const std::string& path);
-  static Status required(const Json& schema, const std::string& path);
+  static Status required(Json& schema, const std::string& path);
   static Status types(const Json& schema, const std::string& path);
   static Status keys(const Json& schema, const std::string& path);
   static void open_up(Json& schema);
   static void drop_least_length(Json& schema);
-  bool may_look_at(size_t much) { return (looked_ += much) <= kMostLooked; }
-  const Json* resolved(const Json& schema);
-  std::optional<std::vector<std::string>> tags(const Json& object, const Json& key);
-  bool differ_at(const std::vector<const Json*>& objects, const Json& key);
-  bool exclude_each_other(const Json& branches);
   Status one_of(Json& schema, const std::string& path);
 
-  const Json& root_;                    // what a $ref begins at
-  std::vector<std::string> elsewhere_;  // $refs to places that no keyword leads to
-  size_t looked_ = 0;                   // what was looked at in unions
+  Json& root_;  // what a $ref begins at
+  SchemaMeet meet_;
+  Looked looked_;                                             // to compare schemas of unions
+  std::vector<std::string> elsewhere_;                        // $refs to places that no keyword leads to
+  std::vector<std::pair<RequiredLater, std::string>> later_;  // and the path of the oneOf that wants it
 };
+
+// What drafts before 2020-12 wrote otherwise: a list of items is now prefixItems.
+void SchemaWalk::older_drafts(Json& schema) {
+  const auto items = schema.find("items");
+  const bool tuple = items != schema.end() && items->is_array() && !schema.contains("prefixItems");
+  if (tuple) {
+    Json prefix = std::move(*items);
+    schema.erase("items");
+    if (prefix.empty()) {
+      schema["items"] = schema.value("additionalItems", Json(true));
+    } else {
+      schema["prefixItems"] = std::move(prefix);
+      if (schema.contains("additionalItems")) schema["items"] = Json(schema["additionalItems"]);
+    }
+  }
+  schema.erase("additionalItems");  // says nothing beside one schema for all
+  if (const auto prefix = schema.find("prefixItems"); prefix != schema.end() && prefix->is_array()) {
+    for (Json& item : *prefix) {
+      if (item == true) item = Json::object();  // xgrammar's word for it
+    }
+  }
+}
+
+// Properties that may not be there, and other schemas that no value fits.
+Status SchemaWalk::never(Json& schema, const std::string& path) {
+  for (const char* word : kInside) {
+    if (const auto found = schema.find(word); found != schema.end() && is_never(*found)) *found = false;
+  }
+  const auto properties = schema.find("properties");
+  if (properties == schema.end() || !properties->is_object()) return {};
+  const auto required = schema.find("required");
+  std::vector<std::string> gone;
+  for (const auto& [key, one] : properties->items()) {
+    if (!is_never(one)) continue;
+    if (required != schema.end() && std::find(required->begin(), required->end(), Json(key)) != required->end())
+      return bad(path, fmt::format("'{}' is required, and no value fits it", short_text(key)));
+    gone.push_back(key);
+  }
+  if (gone.empty()) return {};
+  for (const char* word : {"additionalProperties", "patternProperties", "unevaluatedProperties"}) {
+    if (const auto others = schema.find(word); others != schema.end() && *others != false)
+      return bad(path,
+                 fmt::format("'{}' may not be there: that is not supported beside '{}'", short_text(gone[0]), word));
+  }
+  for (const std::string& key : gone) properties->erase(key);
+  schema["additionalProperties"] = false;
+  return {};
+}
+
+// What stands beside a ruling keyword goes into its schemas.
+Status SchemaWalk::meet(Json& schema, const std::string& path) {
+  size_t conditions = 0;
+  bool joins = false, unions = false;
+  Json beside = Json::object();
+  for (const auto& [word, value] : schema.items()) {
+    if (!is_schema_condition(word)) continue;
+    ++conditions;
+    const bool joined = word == "$ref" || word == "anyOf" || word == "oneOf" || word == "allOf";
+    joins = joins || joined || word == "const" || word == "enum";
+    if (!joined) beside[word] = value;
+    const bool several = word == "allOf" && value.is_array() && value.size() != 1;
+    const bool list = (word == "anyOf" || word == "oneOf") && value.is_array();
+    unions = unions || several || (list && (value.empty() || std::any_of(value.begin(), value.end(), is_never)));
+  }
+  if (!joins || (conditions < 2 && !unions)) return {};
+  if (conditions == 2 && schema.contains("type") && (schema.contains("const") || schema.contains("enum"))) return {};
+  if (conditions == 2 && schema.contains("type") && schema.contains("$ref") && meet_.is_implied(beside, schema)) {
+    schema.erase("type");
+    return {};
+  }
+  auto met = meet_.flat(schema);
+  if (!met.ok()) return bad(path, met.error().message);
+  if (*met == false) return bad(path, "no value fits all that it says");
+  Json out = met->is_object() ? std::move(*met) : Json::object();
+  for (auto& [word, value] : schema.items()) {
+    if (!is_schema_condition(word)) out[word] = std::move(value);
+  }
+  schema = std::move(out);
+  return {};
+}
+
+// Lists of different values, where these are few: each order of them.
+Status SchemaWalk::unique_items(Json& schema, const std::string& path) {
+  const auto unique = schema.find("uniqueItems"), type = schema.find("type"), most = schema.find("maxItems");
+  if (unique == schema.end() || *unique != true) return {};
+  const bool lists = type == schema.end() || is_of_any(Json::array(), *type);
+  if (!lists || (most != schema.end() && most->is_number() && *most <= 1)) {
+    schema.erase("uniqueItems");
+    return {};
+  }
+  const auto items = schema.find("items");
+  if (type == schema.end() || items == schema.end() || schema.contains("prefixItems")) return {};
+  if (most != schema.end() && !most->is_number_unsigned()) return {};
+  auto values = listed_values(root_, *items);
+  if (*items == Json{{"type", "boolean"}}) values = {false, true};
+  if (!values || values->empty() || values->size() > kMostUnique) return {};
+  const size_t all = values->size();
+  const size_t longest = most == schema.end() ? all : std::min(all, most->get<size_t>());
+  const Json least = schema.value("minItems", Json(0));
+  if (!least.is_number() || least > longest) return bad(path, "it has fewer different items than minItems");
+  Json arms = Json::array();
+  std::vector<size_t> order(all);
+  for (size_t i = 0; i < all; ++i) order[i] = i;
+  std::set<std::vector<size_t>> seen;
+  do {
+    if (!seen.insert({order.begin(), order.begin() + static_cast<std::ptrdiff_t>(longest)}).second) continue;
+    Json prefix = Json::array();
+    for (size_t i = 0; i < longest; ++i) prefix.push_back(Json{{"const", (*values)[order[i]]}});
+    arms.push_back({{"type", "array"}, {"prefixItems", std::move(prefix)}, {"items", false}, {"minItems", least}});
+  } while (std::next_permutation(order.begin(), order.end()));
+  if (type->is_array()) {
+    Json rest = schema;
+    for (const char* word : {"uniqueItems", "items", "minItems", "maxItems"}) rest.erase(word);
+    Json& others = rest["type"];
+    others.erase(std::remove(others.begin(), others.end(), Json("array")), others.end());
+    if (!others.empty()) arms.push_back(std::move(rest));
+  }
+  Json out = {{"anyOf", std::move(arms)}};
+  for (auto& [word, value] : schema.items()) {
+    if (!is_schema_condition(word)) out[word] = std::move(value);
+  }
+  schema = std::move(out);
+  return {};
+}
+
+Status SchemaWalk::refused(const Json& schema, const std::string& path) {
+  for (const std::string_view word : kRefused) {
+    const auto found = schema.find(word);
+    const bool says_nothing = (word == "not" || word == "uniqueItems") && found != schema.end() && *found == false;
+    if (found == schema.end() || says_nothing) continue;
+    if (word == "uniqueItems" && schema.contains("items")) {
+      return bad(path, fmt::format("'uniqueItems' is not supported: a grammar cannot compare items. It is where items "
+                                   "are {} values of enum at most, or maxItems is 1",
+                                   kMostUnique));
+    }
+    return bad(path, fmt::format("'{}' is not supported", word));
+  }
+  return {};
+}
+
+// Numbers by their last digits (schema_number.h).
+Status SchemaWalk::multiples(Json& schema, const std::string& path) {
+  const auto multiple = schema.find("multipleOf"), type = schema.find("type");
+  if (multiple == schema.end() || type == schema.end()) return {};
+  if (!multiple->is_number() || *multiple <= 0) return bad(path, "multipleOf must be a number above 0");
+  const bool whole = is_of(*multiple, "integer");
+  Json types = type->is_array() ? *type : Json::array({*type});
+  const auto has = [&](const char* one) { return std::find(types.begin(), types.end(), Json(one)) != types.end(); };
+  if (whole && has("number")) {  // multiples of whole numbers are whole
+    types.erase(std::remove(types.begin(), types.end(), Json("integer")), types.end());
+    *std::find(types.begin(), types.end(), Json("number")) = "integer";
+    *type = types.size() == 1 ? types[0] : types;
+  }
+  if (!has("number") && (!has("integer") || *multiple == 1 || divides_all_integers(*multiple))) {
+    schema.erase("multipleOf");
+    return {};
+  }
+  for (const char* one : {"number", "integer"}) {
+    if (!has(one)) continue;
+    Json alone = schema;
+    alone["type"] = one;
+    if (!multiples_expression(alone) && !lists_multiples(alone)) {
+      return bad(path,
+                 fmt::format("'multipleOf' {} is not supported with these bounds: of numbers are .1, .01, .5, .25 "
+                             "and others of which a power of ten is a multiple, of integers those too (2, 5, 10), "
+                             "and others up to 1024 within bounds",
+                             multiple->dump()));
+    }
+  }
+  return {};
+}
+
+Status SchemaWalk::lengths(Json& schema, const std::string& path) {
+  settle_string(schema);
+  if (!schema.contains("pattern") || !(schema.contains("minLength") || schema.contains("maxLength"))) return {};
+  return bad(path, fmt::format("a length beside the pattern '{}' is not supported: bound the pattern's own repeats",
+                               short_text(schema["pattern"].dump())));
+}
+
+// A list of names is a list of properties. A name is a string anyway.
+Status SchemaWalk::names(Json& schema) const {
+  const auto names = schema.find("propertyNames");
+  if (names == schema.end()) return {};
+  if (*names == true || *names == Json::object() || *names == Json{{"type", "string"}}) {
+    schema.erase("propertyNames");
+    return {};
+  }
+  const auto values = listed_values(root_, *names);
+  if (!values || schema.contains("properties") || schema.contains("patternProperties")) return {};
+  const Json rest = schema.value("additionalProperties", Json(true));
+  Json properties = Json::object();
+  for (const Json& name : *values) {
+    if (name.is_string()) properties[name.get_ref<const std::string&>()] = rest;
+  }
+  schema.erase("propertyNames");
+  schema["properties"] = std::move(properties);
+  schema["additionalProperties"] = false;
+  return {};
+}
 
 // `type` beside const and enum is a second condition: it is met here or not at all.
 Status SchemaWalk::one_ruling(Json& schema, const std::string& path) {
@@ -214,17 +372,29 @@ Status SchemaWalk::one_ruling(Json& schema, const std::string& path) {
   return {};
 }
 
-// Properties that must be there are described; xgrammar would leave out others.
-Status SchemaWalk::required(const Json& schema, const std::string& path) {
+// Properties that must be there are described; xgrammar would leave out others. One that is not may be what others may.
+Status SchemaWalk::required(Json& schema, const std::string& path) {
   const auto list = schema.find("required");
   if (list == schema.end()) return {};
   if (!list->is_array()) return bad(path, "required must be a list");
   const auto properties = schema.find("properties");
+  if (properties != schema.end() && !properties->is_object()) return bad(path, "properties must be an object");
+  const Json rest = schema.value("additionalProperties", Json(true));
+  const bool ruled = rest == false || schema.contains("patternProperties") || schema.contains("propertyNames") ||
+                     schema.contains("unevaluatedProperties");
+  Json more = Json::object();
   for (const Json& name : *list) {
     if (!name.is_string()) return bad(path, "required must be a list of strings");
-    if (properties == schema.end() || !properties->is_object() ||
-        !properties->contains(name.get_ref<const std::string&>()))
-      return bad(path, fmt::format("'{}' is required and not among the properties", short_text(name)));
+    const auto& key = name.get_ref<const std::string&>();
+    if (properties != schema.end() && properties->contains(key)) continue;
+    if (ruled) return bad(path, fmt::format("'{}' is required and not among the properties", short_text(key)));
+    more[key] = rest;
+  }
+  if (more.empty()) return {};
+  if (properties == schema.end()) {
+    schema["properties"] = std::move(more);
+  } else {
+    properties->update(more);
   }
   return {};
 }
@@ -291,96 +461,28 @@ void SchemaWalk::drop_least_length(Json& schema) {
   if (*least == 0 || (*least == 1 && never_empty)) schema.erase("minLength");
 }
 
-// The schema that a $ref leads to, through others; null: none, in a circle, or too much was looked at.
-const Json* SchemaWalk::resolved(const Json& schema) {
-  const Json* at = &schema;
-  for (int step = 0; step < kMostSchemaLevels && may_look_at(1); ++step) {
-    if (!at->is_object()) return nullptr;
-    const auto ref = at->find("$ref");
-    if (ref == at->end()) return at;
-    at = ref->is_string() ? at_ref(root_, ref->get_ref<const std::string&>(), looked_) : nullptr;
-    if (!at) return nullptr;
-  }
-  return nullptr;
-}
-
-// The values among which an object must have one at `key`, as JSON, each once; nothing where that is not so. Fractions
-// are left out: 1.0 is 1.
-std::optional<std::vector<std::string>> SchemaWalk::tags(const Json& object, const Json& key) {
-  if (object.value("type", Json()) != "object") return std::nullopt;
-  const Json *required = given(object, "required"), *properties = given(object, "properties");
-  if (!required || !required->is_array() || !properties || !may_look_at(required->size() + properties->size()))
-    return std::nullopt;
-  if (std::find(required->begin(), required->end(), key) == required->end()) return std::nullopt;
-  const auto described = properties->find(key.get_ref<const std::string&>());
-  const Json* const property = described == properties->end() ? nullptr : resolved(*described);
-  if (!property) return std::nullopt;
-  std::vector<std::string> out;
-  const auto add = [&](const Json& value) {
-    if (!value.is_string() && !value.is_number_integer() && !value.is_boolean()) return false;
-    out.push_back(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-    return may_look_at(out.back().size() + kLookedAValue);
-  };
-  const auto one = property->find("const"), some = property->find("enum");
-  const bool listed = one != property->end()
-                          ? add(*one)
-                          : some != property->end() && some->is_array() && std::all_of(some->begin(), some->end(), add);
-  if (!listed) return std::nullopt;
-  std::ranges::sort(out);
-  out.erase(std::unique(out.begin(), out.end()), out.end());
-  return out;
-}
-
-// Whether they all require the property, and each with other values.
-bool SchemaWalk::differ_at(const std::vector<const Json*>& objects, const Json& key) {
-  std::set<std::string> seen;
-  return std::ranges::all_of(objects, [&](const Json* object) {
-    const auto own = tags(*object, key);
-    return own && std::ranges::all_of(*own, [&](const std::string& tag) { return seen.insert(tag).second; });
-  });
-}
-
-// Whether a value can fit one of them at most: a property that all of them require has other values in each.
-bool SchemaWalk::exclude_each_other(const Json& branches) {
-  std::vector<const Json*> objects;
-  for (const Json& branch : branches) {
-    objects.push_back(resolved(branch));
-    if (!objects.back()) return false;
-  }
-  if (objects.size() < 2) return !objects.empty();
-  const Json* required = given(*objects[0], "required");
-  if (!required || !required->is_array()) return false;
-  size_t tried = 0;
-  for (const Json& key : *required) {
-    if (!key.is_string() || !tags(*objects[0], key)) continue;
-    if (differ_at(objects, key)) return true;
-    if (++tried == kMostTags) break;
-  }
-  return false;
-}
-
-// xgrammar does not follow a $ref to see that schemas exclude each other, be it a schema or a property's. Where they do,
-// one of them is any of them; where no schema is a $ref, xgrammar may still see it otherwise.
+// Where they exclude each other, one of them is any of them. xgrammar sees that of bare types and values itself.
 Status SchemaWalk::one_of(Json& schema, const std::string& path) {
   const auto found = schema.find("oneOf");
   if (found == schema.end() || !found->is_array()) return {};
-  const auto refers = [](const Json& branch) { return branch.is_object() && branch.contains("$ref"); };
-  const bool exclusive = exclude_each_other(*found);
-  if (!exclusive && std::none_of(found->begin(), found->end(), refers)) return {};
-  if (!exclusive && looked_ > kMostLooked) {
-    return bad(path,
-               "the schemas of 'oneOf's have too many properties and values to see that they exclude each other. Is "
-               "'anyOf' meant?");
+  bool bare = true, refers = false;
+  for (const Json& branch : *found) {
+    bare = bare && is_bare(branch);
+    refers = refers || (branch.is_object() && branch.contains("$ref"));
   }
-  if (!exclusive) {
-    return bad(path,
-               "'oneOf' is supported only of schemas that are seen to exclude each other: objects that all require one "
-               "property, with other values of const or enum in each. Is 'anyOf' meant?");
+  if (bare) return {};
+  std::vector<RequiredLater> later;
+  if (make_exclusive(root_, *found, looked_, later)) {
+    Json branches = std::move(*found);
+    schema.erase("oneOf");
+    schema["anyOf"] = std::move(branches);
+    for (RequiredLater& one : later) later_.emplace_back(std::move(one), path);
+    return {};
   }
-  Json branches = std::move(*found);
-  schema.erase("oneOf");
-  schema["anyOf"] = std::move(branches);
-  return {};
+  if (!refers) return {};
+  return bad(path,
+             "'oneOf' is supported only of schemas that are seen to exclude each other: of other types, or objects of "
+             "which each allows one property other values of const or enum. Is 'anyOf' meant?");
 }
 
 // Schemas in a list, or by name in an object.
@@ -425,12 +527,21 @@ Status SchemaWalk::ref(const Json& ref, const std::string& path) {
   return {};
 }
 
-Status SchemaWalk::elsewhere(Json& root) {
+Status SchemaWalk::elsewhere() {
   for (size_t i = 0; i < elsewhere_.size(); ++i) {  // one may name others
     const std::string where = elsewhere_[i];
-    Json* const target = at_ref(root, where, looked_);
+    Json* const target = at_ref(root_, where);
     if (!target) return bad("", fmt::format("$ref '{}' leads to nothing", short_text(where)));
     KVILT_TRY(schema(*target, where.substr(1), 1));
+  }
+  return {};
+}
+
+Status SchemaWalk::require_tags() {
+  for (const auto& [what, path] : later_) {
+    if (!require_now(root_, what))
+      return bad(path,
+                 fmt::format("'oneOf': '{}' cannot be required of '{}'", short_text(what.key), short_text(what.ref)));
   }
   return {};
 }
@@ -440,16 +551,21 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
   if (schema.is_boolean()) return {};
   if (!schema.is_object()) return bad(path, fmt::format("must be an object or a boolean, not {}", schema.type_name()));
   for (const char* word : kAnnotations) schema.erase(word);  // equal schemas are one to xgrammar, whatever their title
-  for (const std::string_view word : kRefused) {
-    const auto found = schema.find(word);
-    const bool says_nothing = (word == "not" || word == "uniqueItems") && found != schema.end() && *found == false;
-    if (found != schema.end() && !says_nothing) return bad(path, fmt::format("'{}' is not supported", word));
-  }
   if (const auto found = schema.find("$ref"); found != schema.end()) KVILT_TRY(ref(*found, path));
+  older_drafts(schema);
+  KVILT_TRY(meet(schema, path));
+  if (const auto found = schema.find("$ref"); found != schema.end()) KVILT_TRY(ref(*found, path));
+  older_drafts(schema);
+  KVILT_TRY(unique_items(schema, path));
+  KVILT_TRY(refused(schema, path));
   KVILT_TRY(one_ruling(schema, path));
+  KVILT_TRY(names(schema));
   KVILT_TRY(required(schema, path));
+  KVILT_TRY(never(schema, path));
   KVILT_TRY(types(schema, path));
   KVILT_TRY(keys(schema, path));
+  KVILT_TRY(multiples(schema, path));
+  KVILT_TRY(lengths(schema, path));
   drop_least_length(schema);
   open_up(schema);
   for (const char* word : kNamed) KVILT_TRY(each(schema, word, path, level));
@@ -467,7 +583,8 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
 Status settle_schema(nlohmann::ordered_json& schema) {
   SchemaWalk walk(schema);
   KVILT_TRY(walk.schema(schema, "", 1));
-  return walk.elsewhere(schema);
+  KVILT_TRY(walk.elsewhere());
+  return walk.require_tags();
 }
 
 }  // namespace kvilt

@@ -9,11 +9,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "grammar/schema_words.h"
 #include "kvilt/result.h"
 
 namespace kvilt {
-
-inline constexpr int kMostSchemaLevels = 64;  // of objects and lists in each other
 
 // An error names the place as a JSON pointer. What xgrammar reads otherwise than the specification is written so that it
 // does not: `type` beside const or enum is met here and taken out, an object or list of which nothing is said is open, and

@@ -42,6 +42,7 @@ class SchemaValidator {
       }
       if (!any) return false;
     }
+    if (schema.contains("not") && fits(value, schema["not"])) return false;
     if (schema.contains("const") && value != schema["const"]) return false;
     if (schema.contains("enum") &&
         std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
@@ -77,13 +78,20 @@ class SchemaValidator {
     if (schema.contains("maximum") && x > bound("maximum")) return false;
     if (schema.contains("exclusiveMinimum") && x <= bound("exclusiveMinimum")) return false;
     if (schema.contains("exclusiveMaximum") && x >= bound("exclusiveMaximum")) return false;
-    return !schema.contains("multipleOf") || std::fmod(x, bound("multipleOf")) == 0;
+    if (!schema.contains("multipleOf")) return true;
+    const double times = x / bound("multipleOf");  // .07 is a multiple of .01 as it is written
+    return std::fmod(x, bound("multipleOf")) == 0 || std::abs(times - std::round(times)) < 1e-7;
   }
 
   bool fits_array(const Json& value, const Json& schema) const {
     if (!value.is_array()) return true;
     if (schema.contains("minItems") && value.size() < schema["minItems"]) return false;
     if (schema.contains("maxItems") && value.size() > schema["maxItems"]) return false;
+    for (size_t i = 1; schema.value("uniqueItems", false) && i < value.size(); ++i) {
+      if (std::find(value.begin(), value.begin() + static_cast<std::ptrdiff_t>(i), value[i]) !=
+          value.begin() + static_cast<std::ptrdiff_t>(i))
+        return false;
+    }
     const size_t first = schema.contains("prefixItems") ? schema["prefixItems"].size() : 0;
     for (size_t i = 0; i < value.size(); ++i) {
       if (i < first && !fits(value[i], schema["prefixItems"][i])) return false;

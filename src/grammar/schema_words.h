@@ -1,0 +1,103 @@
+// grammar/schema_words.h: the words of JSON Schema, and what can be read off a schema without writing a grammar.
+// Idea: shared by what settles schemas (schema_check.h) and by what makes one schema of several (schema_meet.h).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvilt {
+
+using SchemaJson = nlohmann::ordered_json;
+
+inline constexpr int kMostSchemaLevels = 64;  // of objects and lists in each other
+
+// In the order in which one of them rules: xgrammar reads one of them and then none beside it.
+inline constexpr std::array kRuling = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
+
+// What nothing here can hold an answer to.
+inline constexpr std::array kRefused = {"not",
+                                        "if",
+                                        "then",
+                                        "else",
+                                        "contains",
+                                        "minContains",
+                                        "maxContains",
+                                        "uniqueItems",
+                                        "dependentRequired",
+                                        "$dynamicRef",
+                                        "dependencies",
+                                        "dependentSchemas",
+                                        "$recursiveRef",
+                                        "additionalItems"};
+
+// Keywords that say something of values of one type.
+struct Typed {
+  const char* type;
+  std::vector<const char*> keywords;
+};
+const std::array<Typed, 4>& typed();
+
+bool is_schema_condition(std::string_view word);  // what an answer can fit or not; annotations and definitions are none
+bool is_never(const SchemaJson& schema);          // false, or {"not": {}}: no value fits
+
+bool is_of(const SchemaJson& value, std::string_view type);
+bool is_of_any(const SchemaJson& value, const SchemaJson& types);  // a type, or a list of them
+
+std::string short_text(const std::string& text);
+
+// What is looked at to compare schemas: names, bytes of values, and so much for each value. Unions compare their schemas
+// in pairs and follow $refs for it, so that a schema of some KiB could take minutes. Beyond kMost nothing is seen any
+// more, which is some 0.1 s.
+struct Looked {
+  static constexpr size_t kMost = 10'000'000, kAValue = 32;
+  size_t at = 0;
+  bool may(size_t more) { return (at += more) <= kMost; }
+};
+
+// What a $ref leads to; null: nothing. T: SchemaJson, const or not. REQUIRES: empty, or begins with #
+template <class T>
+T* at_ref(T& root, std::string_view ref, Looked* looked = nullptr) {
+  T* at = &root;
+  for (ref.remove_prefix(std::min<size_t>(ref.size(), 1)); !ref.empty();) {  // the #
+    ref.remove_prefix(1);                                                    // and a slash before each name
+    const std::string name(ref.substr(0, ref.find('/')));
+    ref.remove_prefix(name.size());
+    if (looked && !looked->may(at->size())) return nullptr;
+    const auto found = at->find(name);
+    if (found == at->end()) return nullptr;
+    at = &*found;
+  }
+  return at;
+}
+
+// The schema that a $ref leads to, through others; null: none, in a circle, or too much was looked at.
+template <class T>
+T* resolved_schema(T& root, T& schema, Looked* looked = nullptr) {
+  T* at = &schema;
+  for (int step = 0; step < kMostSchemaLevels && (!looked || looked->may(1)); ++step) {
+    if (!at->is_object()) return nullptr;
+    const auto ref = at->find("$ref");
+    if (ref == at->end()) return at;
+    at = ref->is_string() && ref->template get_ref<const std::string&>().starts_with('#')
+             ? at_ref(root, ref->template get_ref<const std::string&>(), looked)
+             : nullptr;
+    if (!at) return nullptr;
+  }
+  return nullptr;
+}
+
+// The types (`integer` among them) of which each value that fits is one; nothing where that is not seen.
+std::optional<std::set<std::string>> types_of(const SchemaJson& root, const SchemaJson& schema,
+                                              Looked* looked = nullptr, int depth = 0);
+
+// The values that can fit, where they are a list.
+std::optional<std::vector<SchemaJson>> values_of(const SchemaJson& root, const SchemaJson& schema,
+                                                 Looked* looked = nullptr);
+
+}  // namespace kvilt
