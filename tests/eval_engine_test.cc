@@ -302,10 +302,9 @@ TEST(Suites, AreTheSameForASeedAndHoldTheirAnswers) {
        {"niah:n=2,length=256,segments=4,keys=4,queries=2", "niah:n=2,length=256,keys=2,values=2",
         "vt:n=2,length=256,segments=4,hops=2", "vt:n=2,length=256,segments=4,form=listing", "words:n=2,length=256",
         "words:n=2,length=256,form=frequent", "records:n=2,length=300,segments=3",
-        "records:n=2,length=300,segments=2,passages=3,path=README.md",
-        "records:n=2,length=300,kind=staff,hops=1", "records:n=2,length=300,kind=logs",
-        "records:n=2,length=300,kind=prices", "agent:n=2,tools=5", "agent:n=2,tools=5,change=add",
-        "agent:n=2,tools=5,change=remove", "rounds:n=2,turns=4,facts=2"}) {
+        "records:n=2,length=300,segments=2,passages=3,path=README.md", "records:n=2,length=300,kind=staff,hops=1",
+        "records:n=2,length=300,kind=logs", "records:n=2,length=300,kind=prices", "agent:n=2,tools=5",
+        "agent:n=2,tools=5,change=add", "agent:n=2,tools=5,change=remove", "rounds:n=2,turns=4,facts=2"}) {
     const auto sources = make_suite(*engine, text);
     ASSERT_TRUE(sources.ok()) << text << ": " << sources.error().message;
     ASSERT_EQ(sources->size(), 2u) << text;

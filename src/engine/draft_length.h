@@ -58,10 +58,11 @@ class DraftAccount {
   double balance() const { return balance_; }
 
  private:
-  static constexpr double kSure = 0.7;       // from which on a row's own expectation decides
-  static constexpr double kFirst = 0.2;      // one or two rows beside one sequence
-  static constexpr double kEachStep = 0.01;  // of free text's pace; at most 2 % may be lost, with kFirst in 127 steps 1.2
-  static constexpr double kMost = 1;         // what was won long ago pays for little of what is lost now
+  static constexpr double kSure = 0.7;   // from which on a row's own expectation decides
+  static constexpr double kFirst = 0.2;  // one or two rows beside one sequence
+  static constexpr double kEachStep =
+      0.01;                           // of free text's pace; at most 2 % may be lost, with kFirst in 127 steps 1.2
+  static constexpr double kMost = 1;  // what was won long ago pays for little of what is lost now
   double balance_ = kFirst, risked_ = 0;
   int drafted_ = 0, accepted_ = 0;
 };

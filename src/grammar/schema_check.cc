@@ -479,6 +479,11 @@ Status SchemaWalk::one_of(Json& schema, const std::string& path) {
     for (RequiredLater& one : later) later_.emplace_back(std::move(one), path);
     return {};
   }
+  if (!looked_.may(0)) {
+    return bad(path,
+               "the schemas of 'oneOf's have too many properties and values to see that they exclude each other. Is "
+               "'anyOf' meant?");
+  }
   if (!refers) return {};
   return bad(path,
              "'oneOf' is supported only of schemas that are seen to exclude each other: of other types, or objects of "

@@ -1,17 +1,32 @@
 #include "grammar/schema_union.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
 #include <utility>
 
 namespace kvilt {
 namespace {
 
-constexpr size_t kMostBranches = 64;      // they are compared in pairs
-constexpr size_t kMostCompared = 20'000;  // values of two of them; more are taken for ones that may be equal
+constexpr size_t kMostBranches = 64;  // they are compared in pairs
 
+// What equals another scalar has its key: 1 is 1.0.
+std::string scalar_key(const SchemaJson& value) {
+  return value.is_number() ? fmt::format("{:.17g}", value.get<double>())
+                           : value.dump(-1, ' ', false, SchemaJson::error_handler_t::replace);
+}
+
+// Lists and objects are taken for ones that may be equal.
 bool has_one_of(const std::vector<SchemaJson>& values, const std::vector<SchemaJson>& others) {
-  return values.size() * others.size() > kMostCompared || std::ranges::any_of(values, [&](const SchemaJson& value) {
-           return std::ranges::find(others, value) != others.end();  // 1 is 1.0
-         });
+  const bool structured = std::ranges::any_of(values, &SchemaJson::is_structured);
+  std::set<std::string> keys;
+  for (const SchemaJson& value : values) {
+    if (!value.is_structured()) keys.insert(scalar_key(value));
+  }
+  return std::ranges::any_of(others, [&](const SchemaJson& other) {
+    return other.is_structured() ? structured : keys.contains(scalar_key(other));
+  });
 }
 
 bool are_of_other_types(const SchemaJson& root, const SchemaJson& a, const SchemaJson& b, Looked& looked) {
@@ -60,7 +75,7 @@ std::optional<Tag> tag_between(const SchemaJson& root, const SchemaJson& first, 
     const auto other = second["properties"].find(key);
     if (other == second["properties"].end()) continue;
     const auto values = values_of(root, schema, &looked), others = values_of(root, *other, &looked);
-    if (!values || !others || !looked.may(values->size() * others->size()) || has_one_of(*values, *others)) continue;
+    if (!values || !others || has_one_of(*values, *others)) continue;
     if (!looked.may(named_in(first) + named_in(second))) return std::nullopt;
     if (is_required(first, key) || is_required(second, key)) return Tag{key, true};
     if (!out) out = Tag{key, false};
@@ -94,7 +109,7 @@ bool make_exclusive(SchemaJson& root, SchemaJson& branches, Looked& looked, std:
     for (size_t j = i + 1; j < branches.size(); ++j) {
       if (are_of_other_types(root, branches[i], branches[j], looked)) continue;
       const auto values = values_of(root, branches[i], &looked), others = values_of(root, branches[j], &looked);
-      if (values && others && looked.may(values->size() * others->size()) && !has_one_of(*values, *others)) continue;
+      if (values && others && !has_one_of(*values, *others)) continue;
       if (!differ_in_a_tag(root, branches[i], branches[j], looked, later)) return false;
     }
   }

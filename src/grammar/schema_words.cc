@@ -84,12 +84,12 @@ std::optional<std::set<std::string>> types_of(const SchemaJson& root, const Sche
   return std::nullopt;
 }
 
-std::optional<std::vector<SchemaJson>> values_of(const SchemaJson& root, const SchemaJson& schema,
-                                                 Looked* looked) {
+std::optional<std::vector<SchemaJson>> values_of(const SchemaJson& root, const SchemaJson& schema, Looked* looked) {
   const SchemaJson* const at = resolved_schema(root, schema, looked);
   if (!at) return std::nullopt;
   const auto may_copy = [&](const SchemaJson& value) {
-    return !looked || looked->may(Looked::kAValue + (value.is_string() ? value.get_ref<const std::string&>().size() : value.size()));
+    return !looked || looked->may(Looked::kAValue +
+                                  (value.is_string() ? value.get_ref<const std::string&>().size() : value.size()));
   };
   if (const auto one = at->find("const"); one != at->end() && may_copy(*one)) return std::vector<SchemaJson>{*one};
   const auto some = at->find("enum");

@@ -412,7 +412,8 @@ TEST(Auto, ComputesMoreOfOnePieceThatIsMadeOfLookAlikes) {
   layout.look_alikes = 0.1;
   Probe probe;
   probe.score.assign(1024, 1);
-  const auto computed = [&](const std::map<std::string, std::string>& params, double of_middle, const kvilt::Run& text) {
+  const auto computed = [&](const std::map<std::string, std::string>& params, double of_middle,
+                            const kvilt::Run& text) {
     const auto made = policy("auto", params);
     layout.piece_look_alikes = {0.1, of_middle, 0.24};
     Plan plan = checked_plan(*made, layout, config);
