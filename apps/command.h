@@ -13,6 +13,10 @@
 
 namespace kvilt {
 
+// --draft's default where people read answers, and what docs/results/drafts.md measured. Measurements draft nothing
+// unless they are told to.
+inline constexpr int kProgramDraft = 16;
+
 // Adds MODEL and the engine's options to a sub-command. model_flag: --model M instead of the positional MODEL.
 void add_engine_options(Command app, EngineOptions& options, bool model_flag);
 

@@ -58,6 +58,7 @@ void add_generate(Program& program) {
   auto o = std::make_shared<GenerateOptions>();
   o->sampling.max_tokens = 256;
   o->sampling.temperature = 0;
+  o->engine.draft = kProgramDraft;
   add_engine_options(app, o->engine, false);
   app.add_option("PROMPT", o->prompt, "the question; - or nothing: standard input");
   app.add_option("--file,-f", o->file, "read the prompt from a file");

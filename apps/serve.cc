@@ -211,6 +211,7 @@ void add_serve(Program& program) {
   auto options = std::make_shared<ServeOptions>();
   auto policies = std::make_shared<std::string>(), tenants = std::make_shared<std::string>(),
        aliases = std::make_shared<std::string>();
+  options->engine.draft = kProgramDraft;
   add_engine_options(app, options->engine, false);
   app.add_option("--season", options->engine.season,
                  "documents that are asked for again become means over so many contexts in idle time (0: never)")
