@@ -163,8 +163,8 @@ struct EngineOptions {
   // prompt, in the answer so far or in a cached text (docs/design/drafts.md). The text is the same to the bit. How many
   // are tried follows from how many were right, and from what rows cost; none where it does not pay. What a constraint
   // leaves next (a JSON key) is drafted whatever this says.
-  // Default: 0, none, since it is not shown yet that free text loses less than .02 of its pace by wrong guesses
-  // (docs/results/drafts.md); 16 is what was measured. Cost: up to 32 bytes a cached token, and as much a token of running
+  // Default: 0, none, so that who embeds or measures an engine gets single steps; the program's own default is 16, which
+  // is what was measured (docs/results/drafts.md). Cost: up to 32 bytes a cached token, and as much a token of running
   // requests.
   int draft = 0;
 

@@ -5,7 +5,7 @@
 //             few hundredths of a, and a guess pays; with many b N is most of the step, and none does.
 //             A chance is itself a guess until some tokens were compared, and a text that repeats nothing would pay for
 //             every kind of place until it is known to be poor. So what one answer's unsure guesses lose is bounded:
-//             they are paid from what its guesses won before, and from a hundredth of its steps (DraftAccount).
+//             they are paid from what its drafts won before, and from a hundredth of its steps (DraftAccount).
 // Invariants: what it decides changes how fast answers come, never what they say.
 // Threads:    the engine thread.
 // Cost:       some sums a step.

@@ -54,6 +54,44 @@ Json repeated_union(int n, Json a, Json b) {
   for (int i = 0; i < n; ++i) all.push_back({{"oneOf", {{{"$ref", "#/a"}}, {{"$ref", "#/b"}}}}});
   return {{"anyOf", std::move(all)}, {"a", std::move(a)}, {"b", std::move(b)}};
 }
+// What stands for some names stands there for each of them, in each other.
+Json in_each_name(int levels, const char* word) {
+  Json schema = {{"type", "integer"}};
+  for (int i = 0; i < levels; ++i) {
+    Json outer = {{"type", "object"}, {"additionalProperties", std::move(schema)}};
+    outer[word] = std::string_view(word) == "required" ? Json{"a", "b"} : Json{{"enum", {"a", "b"}}};
+    schema = std::move(outer);
+  }
+  return schema;
+}
+// The type beside a $ref is looked for in all branches of branches.
+Json branches_of_branches(int levels, int width) {
+  Json defs = {{"a0", {{"type", "string"}}}};
+  for (int i = 1; i <= levels; ++i) {
+    defs["a" + std::to_string(i)]["anyOf"] =
+        Json(static_cast<size_t>(width), Json{{"$ref", "#/$defs/a" + std::to_string(i - 1)}});
+  }
+  return {{"type", "string"}, {"$ref", "#/$defs/a" + std::to_string(levels)}, {"$defs", std::move(defs)}};
+}
+Json lists_of_large_items(int n) {
+  Json properties = Json::object(), values = Json::array();
+  for (char one = 'a'; one < 'f'; ++one) values.push_back(std::string(12'000, one));
+  const Json list = {{"type", "array"}, {"uniqueItems", true}, {"items", {{"$ref", "#/$defs/a"}}}};
+  for (int i = 0; i < n; ++i) properties["p" + std::to_string(i)] = list;
+  return {{"type", "object"}, {"properties", std::move(properties)}, {"$defs", {{"a", {{"enum", std::move(values)}}}}}};
+}
+// Two values that are long lists, compared again and again; and one that is joined with nothing again and again.
+Json compared_lists(int n, int length) {
+  Json first = Json(static_cast<size_t>(length), Json::array()), second = first;
+  second.push_back(1);
+  return repeated_union(n, {{"const", std::move(first)}}, {{"const", std::move(second)}});
+}
+Json joined_with_nothing(int n, int values) {
+  Json all = Json::array({{{"enum", Json::array()}}});
+  for (int i = 0; i < values; ++i) all[0]["enum"].push_back(i);
+  for (int i = 0; i < n; ++i) all.push_back({{"title", "nothing"}});
+  return {{"allOf", std::move(all)}};
+}
 Json object_of(const Json& properties) {
   Json required = Json::array();
   for (const auto& [key, value] : properties.items()) required.push_back(key);
@@ -214,6 +252,29 @@ TEST(HostileGrammars, TheWorkOnUnionsIsBounded) {
   EXPECT_EQ(says(1900, 20), "") << "power";
   EXPECT_EQ(says(20, 2000), "") << "power";
   EXPECT_NE(says(1900, 2000).find("too many properties and values"), std::string::npos);
+}
+
+// What is copied and read again before that is in one bound. Power: small ones are taken.
+TEST(HostileGrammars, WhatIsWrittenOtherwiseIsBounded) {
+  const auto says = [](Json schema) {
+    const Status settled = settle_schema(schema);
+    return settled.ok() ? std::string() : settled.error().message;
+  };
+  for (const char* word : {"required", "propertyNames"}) {
+    EXPECT_EQ(says(in_each_name(6, word)), "") << word;
+    EXPECT_NE(says(in_each_name(25, word)).find("too many properties and values"), std::string::npos) << word;
+  }
+  EXPECT_EQ(says(branches_of_branches(3, 5)), "");
+  EXPECT_NE(says(branches_of_branches(8, 100)), "");
+  EXPECT_EQ(says(lists_of_large_items(1)), "");
+  EXPECT_NE(says(lists_of_large_items(1000)).find("too many properties and values"), std::string::npos);
+  EXPECT_NE(says(compared_lists(1900, 10'000)), "");
+  EXPECT_EQ(says(joined_with_nothing(20, 200)), "");
+  EXPECT_NE(says(joined_with_nothing(20'000, 20'000)).find("too large"), std::string::npos);
+  Json prices = object_of({});
+  for (int i = 0; i < 2000; ++i)
+    prices["properties"]["p" + std::to_string(i)] = {{"type", "number"}, {"multipleOf", 1e-6}};
+  EXPECT_EQ(says(prices), "") << "and soon";
 }
 
 TEST(HostileGrammars, WhatComesIntoBeingIsBounded) {

@@ -48,8 +48,8 @@ constexpr std::array kInside = {"items", "additionalProperties", "propertyNames"
 constexpr std::array kValues = {"const", "enum", "default", "examples"};
 
 constexpr size_t kMostElsewhere = 64;
-constexpr size_t kMostListed = 256;  // values that are compared with each other
-constexpr size_t kMostUnique = 5;    // of which all orders are written: 120
+constexpr size_t kMostListed = 256;                   // values that are compared with each other
+constexpr size_t kMostUnique = 5, kMostOrders = 120;  // of so many values all orders are written
 
 bool needs_type(const Json& schema) {
   return !schema.contains("type") &&
@@ -65,14 +65,29 @@ bool is_bare(const Json& schema) {
   return true;
 }
 
+// Whether no $ref on the way to what it leads to has a condition beside it.
+bool is_alone(const Json& root, const Json& schema, Looked& looked) {
+  const Json* at = &schema;
+  for (int step = 0; step < kMostSchemaLevels && at && at->is_object() && at->contains("$ref"); ++step) {
+    for (const auto& [word, unused] : at->items()) {
+      if (is_schema_condition(word) && word != "$ref") return false;
+    }
+    const Json& ref = (*at)["$ref"];
+    const bool inside = ref.is_string() && ref.get_ref<const std::string&>().starts_with('#');
+    at = inside ? at_ref(root, ref.get_ref<const std::string&>(), &looked) : nullptr;
+  }
+  return at;
+}
+
 // The values that fit, each once, where a schema is a list of them and no more.
-std::optional<std::vector<Json>> listed_values(const Json& root, const Json& schema) {
-  const Json* const list = resolved_schema(root, schema);
+std::optional<std::vector<Json>> listed_values(const Json& root, const Json& schema, Looked& looked) {
+  if (!is_alone(root, schema, looked)) return std::nullopt;
+  const Json* const list = resolved_schema(root, schema, &looked);
   if (!list || list->contains("const") == list->contains("enum")) return std::nullopt;
   for (const auto& [word, unused] : list->items()) {
     if (is_schema_condition(word) && word != "type" && word != "const" && word != "enum") return std::nullopt;
   }
-  const auto all = values_of(root, *list);
+  const auto all = values_of(root, *list, &looked);
   if (!all || all->size() > kMostListed) return std::nullopt;
   std::vector<Json> out;
   for (const Json& value : *all) {
@@ -103,7 +118,7 @@ Leads where_leads(std::string_view ref) {
 
 class SchemaWalk {
  public:
-  explicit SchemaWalk(Json& root) : root_(root), meet_(root) {}
+  explicit SchemaWalk(Json& root) : root_(root), meet_(root, looked_) {}
   Status schema(Json& schema, const std::string& path, int level);
   // Those that only a $ref leads to (#/components/schemas/a).
   Status elsewhere();
@@ -121,11 +136,14 @@ class SchemaWalk {
   static Status one_ruling(Json& schema, const std::string& path);
   static Status multiples(Json& schema, const std::string& path);
   static Status lengths(Json& schema, const std::string& path);
-  Status names(Json& schema) const;
+  Status names(Json& schema, const std::string& path);
+  static Status too_much(const std::string& path) {
+    return bad(path, "it has too many properties and values, or these come again too often");
+  }
   Status each(Json& schema, const char* keyword, const std::string& path, int level);
   Status inside(Json& schema, const char* keyword, const std::string& path, int level);
   Status ref(const Json& ref, const std::string& path);
-  static Status required(Json& schema, const std::string& path);
+  Status required(Json& schema, const std::string& path);
   static Status types(const Json& schema, const std::string& path);
   static Status keys(const Json& schema, const std::string& path);
   static void open_up(Json& schema);
@@ -133,8 +151,8 @@ class SchemaWalk {
   Status one_of(Json& schema, const std::string& path);
 
   Json& root_;  // what a $ref begins at
+  Looked looked_;
   SchemaMeet meet_;
-  Looked looked_;                                             // to compare schemas of unions
   std::vector<std::string> elsewhere_;                        // $refs to places that no keyword leads to
   std::vector<std::pair<RequiredLater, std::string>> later_;  // and the path of the oneOf that wants it
 };
@@ -229,15 +247,23 @@ Status SchemaWalk::unique_items(Json& schema, const std::string& path) {
     return {};
   }
   const auto items = schema.find("items");
-  if (type == schema.end() || items == schema.end() || schema.contains("prefixItems")) return {};
+  if (type == schema.end() || items == schema.end()) return {};
+  for (const auto& [word, unused] : schema.items()) {  // what else is said would have to be said of each order
+    const bool written = word == "type" || word == "items" || word == "minItems" || word == "maxItems";
+    if (is_schema_condition(word) && !written && word != "uniqueItems") return {};
+  }
   if (most != schema.end() && !most->is_number_unsigned()) return {};
-  auto values = listed_values(root_, *items);
+  auto values = listed_values(root_, *items, looked_);
   if (*items == Json{{"type", "boolean"}}) values = {false, true};
   if (!values || values->empty() || values->size() > kMostUnique) return {};
+  if (std::ranges::any_of(*values, &Json::is_structured)) return {};  // their keys may be in another order
   const size_t all = values->size();
   const size_t longest = most == schema.end() ? all : std::min(all, most->get<size_t>());
   const Json least = schema.value("minItems", Json(0));
   if (!least.is_number() || least > longest) return bad(path, "it has fewer different items than minItems");
+  size_t bytes = 0;
+  for (const Json& value : *values) bytes += bytes_in(value);
+  if (!looked_.may(kMostOrders * bytes)) return too_much(path);
   Json arms = Json::array();
   std::vector<size_t> order(all);
   for (size_t i = 0; i < all; ++i) order[i] = i;
@@ -318,16 +344,17 @@ Status SchemaWalk::lengths(Json& schema, const std::string& path) {
 }
 
 // A list of names is a list of properties. A name is a string anyway.
-Status SchemaWalk::names(Json& schema) const {
+Status SchemaWalk::names(Json& schema, const std::string& path) {
   const auto names = schema.find("propertyNames");
   if (names == schema.end()) return {};
   if (*names == true || *names == Json::object() || *names == Json{{"type", "string"}}) {
     schema.erase("propertyNames");
     return {};
   }
-  const auto values = listed_values(root_, *names);
+  const auto values = listed_values(root_, *names, looked_);
   if (!values || schema.contains("properties") || schema.contains("patternProperties")) return {};
-  const Json rest = schema.value("additionalProperties", Json(true));
+  const Json rest = schema.value("additionalProperties", schema.value("unevaluatedProperties", Json(true)));
+  if (!looked_.may(bytes_in(rest) * values->size())) return too_much(path);
   Json properties = Json::object();
   for (const Json& name : *values) {
     if (name.is_string()) properties[name.get_ref<const std::string&>()] = rest;
@@ -388,6 +415,7 @@ Status SchemaWalk::required(Json& schema, const std::string& path) {
     const auto& key = name.get_ref<const std::string&>();
     if (properties != schema.end() && properties->contains(key)) continue;
     if (ruled) return bad(path, fmt::format("'{}' is required and not among the properties", short_text(key)));
+    if (!looked_.may(bytes_in(rest))) return too_much(path);
     more[key] = rest;
   }
   if (more.empty()) return {};
@@ -535,7 +563,7 @@ Status SchemaWalk::ref(const Json& ref, const std::string& path) {
 Status SchemaWalk::elsewhere() {
   for (size_t i = 0; i < elsewhere_.size(); ++i) {  // one may name others
     const std::string where = elsewhere_[i];
-    Json* const target = at_ref(root_, where);
+    Json* const target = at_ref(root_, where, &looked_);
     if (!target) return bad("", fmt::format("$ref '{}' leads to nothing", short_text(where)));
     KVILT_TRY(schema(*target, where.substr(1), 1));
   }
@@ -552,6 +580,7 @@ Status SchemaWalk::require_tags() {
 }
 
 Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
+  if (!looked_.may(1)) return too_much(path);
   if (level > kMostSchemaLevels) return bad(path, fmt::format("is deeper than {} levels", kMostSchemaLevels));
   if (schema.is_boolean()) return {};
   if (!schema.is_object()) return bad(path, fmt::format("must be an object or a boolean, not {}", schema.type_name()));
@@ -564,7 +593,7 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
   KVILT_TRY(unique_items(schema, path));
   KVILT_TRY(refused(schema, path));
   KVILT_TRY(one_ruling(schema, path));
-  KVILT_TRY(names(schema));
+  KVILT_TRY(names(schema, path));
   KVILT_TRY(required(schema, path));
   KVILT_TRY(never(schema, path));
   KVILT_TRY(types(schema, path));

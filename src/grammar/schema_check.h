@@ -3,8 +3,8 @@
 //             beside it, and passes over some keywords without a word. An answer would be let through that the schema
 //             does not allow. Such schemas are errors here; what no check is made of are annotations (title, default,
 //             examples, an unknown format ...), which mean nothing to a validator either.
-// Cost:       linear in the schema, which must not be deeper than kMostSchemaLevels; but to see that schemas of a oneOf
-//             exclude each other what their $refs lead to is read each time, up to a bound.
+// Cost:       linear in the schema, which must not be deeper than kMostSchemaLevels, but for what is read and copied again
+//             (unions, $refs, one schema for several names), which is bounded in all (Looked).
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -95,17 +95,29 @@ bool describes_nothing(const SchemaJson& schema, const char* word) {
   return !found || found->empty() || says_nothing(*found);
 }
 
+// Whether it has a union, a $ref or an allOf and anything beside it.
+bool is_joined(const SchemaJson& schema) {
+  if (!schema.is_object()) return false;
+  int conditions = 0;
+  bool joins = false;
+  for (const auto& [word, unused] : schema.items()) {
+    if (is_schema_condition(word)) ++conditions;
+    joins = joins || word == "$ref" || word == "anyOf" || word == "oneOf" || word == "allOf";
+  }
+  return joins && conditions > 1;
+}
+
 }  // namespace
 
 Status SchemaMeet::spend(const SchemaJson& schema) {
   copied_ += values_in(schema);
-  if (copied_ <= kMostCopied) return {};
+  if (looked_.may(bytes_in(schema)) && copied_ <= kMostCopied) return {};
   return no_way("conditions beside anyOf, oneOf, allOf or $ref make it too large: write them into the schemas there");
 }
 
 Result<SchemaJson> SchemaMeet::target_of(const SchemaJson& ref, int depth) {
   const bool inside_it = ref.is_string() && ref.get_ref<const std::string&>().starts_with('#');
-  const SchemaJson* const target = inside_it ? at_ref(root_, ref.get_ref<const std::string&>()) : nullptr;
+  const SchemaJson* const target = inside_it ? at_ref(root_, ref.get_ref<const std::string&>(), &looked_) : nullptr;
   if (!target) return no_way(fmt::format("$ref '{}' leads to nothing inside this schema", short_text(ref.dump())));
   return flat(*target, depth + 1);
 }
@@ -114,7 +126,7 @@ Result<SchemaJson> SchemaMeet::target_of(const SchemaJson& ref, int depth) {
 bool SchemaMeet::is_implied(const SchemaJson& beside, const SchemaJson& branch) const {
   if (says_nothing(beside)) return true;
   if (beside.size() != 1 || !beside.contains("type")) return false;
-  const auto own = types_of(root_, branch);
+  const auto own = types_of(root_, branch, &looked_);
   const SchemaJson allowed = list_of_types(beside["type"]);
   const auto is_allowed = [&](const char* type) {
     return std::find(allowed.begin(), allowed.end(), SchemaJson(type)) != allowed.end();
@@ -144,7 +156,10 @@ Result<SchemaJson> SchemaMeet::unions(SchemaJson out, const SchemaJson& schema, 
     }
     if (all[word].empty()) return SchemaJson(false);
     if (all[word].size() == 1) {
-      out = all[word][0];
+      out = SchemaJson(all[word][0]);
+      if (is_joined(out)) {  // as it was: with conditions beside a union of its own
+        KVILT_ASSIGN(out, flat(out, depth + 1));
+      }
     } else {
       out = std::move(all);
     }
@@ -179,6 +194,7 @@ Result<SchemaJson> SchemaMeet::flat(const SchemaJson& schema, int depth) {
   if (const SchemaJson* const all = found_in(schema, "allOf")) {
     if (!all->is_array() || all->empty()) return no_way("allOf must be a list of schemas that is not empty");
     for (const SchemaJson& one : *all) {
+      if (says_nothing(one)) continue;
       KVILT_ASSIGN(const SchemaJson inner, flat(one, depth + 1));
       KVILT_ASSIGN(out, both(out, inner, depth));
     }
@@ -201,8 +217,11 @@ Result<SchemaJson> SchemaMeet::both(const SchemaJson& outer, const SchemaJson& i
   if (depth > kMostSchemaLevels)
     return no_way("schemas in each other's anyOf, allOf or $ref are too deep, or a circle");
   if (outer == false || inner == false) return SchemaJson(false);
-  if (says_nothing(inner)) return outer;
-  if (says_nothing(outer)) return inner;
+  if (says_nothing(inner) || says_nothing(outer)) {
+    const SchemaJson& one = says_nothing(inner) ? outer : inner;
+    KVILT_TRY(spend(one));
+    return one;
+  }
   for (const char* word : {"anyOf", "oneOf"}) {
     if (inner.contains(word)) return spread(inner, word, outer, depth + 1);
     if (outer.contains(word)) return spread(outer, word, inner, depth + 1);

@@ -4,7 +4,7 @@
 //             become one. `(A or B) and C` is `(A and C) or (B and C)`, and the same holds for exactly one of them.
 // Invariants: what fits the result fits all that it was made of; never the other way round at the cost of that. Where two
 //             conditions cannot be written as one, that is an error which names them.
-// Cost:       what it copies is bounded, over all calls together (kMostCopied values).
+// Cost:       what it copies and looks at is bounded, over all calls together (kMostCopied values, Looked).
 #pragma once
 
 #include "grammar/schema_words.h"
@@ -14,7 +14,7 @@ namespace kvilt {
 
 class SchemaMeet {
  public:
-  explicit SchemaMeet(const SchemaJson& root) : root_(root) {}
+  SchemaMeet(const SchemaJson& root, Looked& looked) : root_(root), looked_(looked) {}
 
   // The conditions of a schema with one ruling keyword and nothing beside it; or a boolean.
   Result<SchemaJson> flat(const SchemaJson& schema, int depth = 0);
@@ -37,6 +37,7 @@ class SchemaMeet {
   Status spend(const SchemaJson& schema);
 
   const SchemaJson& root_;  // what a $ref begins at
+  Looked& looked_;
   size_t copied_ = 0;
 };
 

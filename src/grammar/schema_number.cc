@@ -141,6 +141,7 @@ struct Endings {
   // Those between two, behind a whole number (first: that is 0, so nothing stands before them). REQUIRES: has_any
   std::string between(int64_t least, int64_t most, bool first) const {
     if (point && step == 1 && least == 0 && most == tens() - 1) return fmt::format("(\\.[0-9]{{1,{}}})?", digits);
+    if (point && step == 1 && least == 1 && most == tens() - 1) return not_all_zeros();
     if (digits == 0) return first ? "0" : "";
     std::string out;
     bool may_be_none = false;
@@ -159,6 +160,16 @@ struct Endings {
     }
     if (!point) return "(" + out + ")";
     return "(\\.(" + out + "))" + (may_be_none ? "?" : "");
+  }
+
+  // Digits behind a point, one of which is none: by the place of the first.
+  std::string not_all_zeros() const {
+    std::string out;
+    for (int zeros = 0; zeros < digits; ++zeros) {
+      out += (out.empty() ? "" : "|") + std::string(static_cast<size_t>(zeros), '0') + "[1-9]";
+      if (const int rest = digits - zeros - 1; rest > 0) out += fmt::format("[0-9]{{0,{}}}", rest);
+    }
+    return "\\.(" + out + ")";
   }
 
   bool has_any(int64_t least, int64_t most) const { return (least + step - 1) / step * step <= most; }

@@ -113,6 +113,34 @@ TEST_F(Rewritten, SchemasOfAnAllOfBecomeOne) {
 }
 
 // A circle of $refs with conditions beside them ends with an error, and early.
+// What stands beside something that is written otherwise is held to or refused, and never left out.
+TEST_F(Rewritten, NothingIsLeftOut) {
+  const auto never_takes = [&](const char* schema, const std::vector<std::string>& texts) {
+    const auto grammar = compiler_->compile(GrammarPart::json(Json::parse(schema)));
+    for (const std::string& text : texts) EXPECT_TRUE(!grammar.ok() || !is_taken(*grammar, text)) << schema << text;
+  };
+  never_takes(R"({"allOf":[{"type":"object","anyOf":[{"type":"object","properties":{"a":{"type":"integer"}},
+      "required":["a"],"anyOf":[{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]},
+      {"type":"null"}]}]},{"type":"object","properties":{"c":{"type":"integer"}}}]})",
+              {R"({"x":1})", R"({"x": 1})", R"({"a":"no","x":1})", R"({"a": "no", "x": 1})"});
+  refuses(R"({"type":"array","uniqueItems":true,"items":{"enum":["a","b"]},"contains":{"const":"b"}})", "'contains'");
+  refuses(R"({"type":"array","uniqueItems":true,"items":{"enum":["a","b"]},"not":{"const":[]}})", "'not'");
+  never_takes(R"({"type":"array","uniqueItems":true,"items":{"$ref":"#/$defs/n","minimum":3},
+      "$defs":{"n":{"enum":[1,2,5]}}})",
+              {"[1]", "[2]"});
+  never_takes(R"({"type":"array","uniqueItems":true,"items":{"enum":[{"x":1,"y":2},{"y":2,"x":1}]}})",
+              {R"([{"x":1,"y":2},{"y":2,"x":1}])", R"([{"x": 1, "y": 2}, {"y": 2, "x": 1}])"});
+  never_takes(R"({"type":"object","propertyNames":{"$ref":"#/$defs/n","minLength":3},
+      "$defs":{"n":{"enum":["a","abcd"]}}})",
+              {R"({"a":1})", R"({"a": 1})"});
+  never_takes(R"({"type":"object","propertyNames":{"enum":["a"]},"unevaluatedProperties":{"type":"integer"}})",
+              {R"({"a":"x"})", R"({"a": "x"})"});
+  never_takes(R"({"type":"object","propertyNames":{"enum":["a"]},"unevaluatedProperties":false})",
+              {R"({"a":1})", R"({"a": 1})"});
+  never_takes(R"({"oneOf":[{"$ref":"#/$defs/p"},{"const":{"y":2,"x":1}}],"$defs":{"p":{"const":{"x":1,"y":2}}}})",
+              {R"({"x":1,"y":2})", R"({"x": 1, "y": 2})"});
+}
+
 TEST_F(Rewritten, CirclesEnd) {
   refuses(R"({"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}]}}})", "$ref");
   refuses(
@@ -268,6 +296,9 @@ TEST_F(Rewritten, MultiplesHaveTheirLastDigits) {
   refuses(R"({"type":"integer","multipleOf":3,"minimum":0})", "'multipleOf' 3");
   refuses(R"({"type":"number","multipleOf":0.001,"minimum":0.0005})", "'multipleOf' 0.001");
   refuses(R"({"type":"number","multipleOf":0})", "above 0");
+  takes(R"({"type":"number","multipleOf":0.000001})", {"0", "-0.000001", "-0.5", "-3", "0.100000"},
+        {"-0", "-0.0000001"});
+  takes(R"({"type":"number","multipleOf":0.001,"maximum":0})", {"-0.05", "0", "-1.010"}, {"-0.000", "0.1", "-0.0005"});
 }
 
 // Every range of small numbers, each number of two decimals.

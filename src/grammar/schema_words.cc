@@ -48,6 +48,18 @@ bool is_of_any(const SchemaJson& value, const SchemaJson& types) {
   });
 }
 
+size_t bytes_in(const SchemaJson& value) {
+  size_t n = 32;
+  if (value.is_string()) n += value.get_ref<const std::string&>().size();
+  if (value.is_array()) {
+    for (const SchemaJson& inner : value) n += bytes_in(inner);
+  }
+  if (value.is_object()) {
+    for (const auto& [key, inner] : value.items()) n += key.size() + bytes_in(inner);
+  }
+  return n;
+}
+
 std::string short_text(const std::string& text) { return text.size() <= 64 ? text : text.substr(0, 64) + "..."; }
 
 std::optional<std::set<std::string>> types_of(const SchemaJson& root, const SchemaJson& schema, Looked* looked,
@@ -87,10 +99,7 @@ std::optional<std::set<std::string>> types_of(const SchemaJson& root, const Sche
 std::optional<std::vector<SchemaJson>> values_of(const SchemaJson& root, const SchemaJson& schema, Looked* looked) {
   const SchemaJson* const at = resolved_schema(root, schema, looked);
   if (!at) return std::nullopt;
-  const auto may_copy = [&](const SchemaJson& value) {
-    return !looked || looked->may(Looked::kAValue +
-                                  (value.is_string() ? value.get_ref<const std::string&>().size() : value.size()));
-  };
+  const auto may_copy = [&](const SchemaJson& value) { return !looked || looked->may(bytes_in(value)); };
   if (const auto one = at->find("const"); one != at->end() && may_copy(*one)) return std::vector<SchemaJson>{*one};
   const auto some = at->find("enum");
   if (some == at->end() || !some->is_array() || !std::all_of(some->begin(), some->end(), may_copy)) return std::nullopt;

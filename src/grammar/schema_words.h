@@ -51,14 +51,16 @@ bool is_of_any(const SchemaJson& value, const SchemaJson& types);  // a type, or
 
 std::string short_text(const std::string& text);
 
-// What is looked at to compare schemas: names, bytes of values, and so much for each value. Unions compare their schemas
-// in pairs and follow $refs for it, so that a schema of some KiB could take minutes. Beyond kMost nothing is seen any
-// more, which is some 0.1 s.
+// What one schema may take, all in all: names that are looked at, and bytes that are copied. $refs, unions and what is
+// written for each of some names multiply, so that a schema of some KiB could take minutes and all memory. Beyond kMost
+// nothing is seen or written any more; that is some 0.1 s.
 struct Looked {
-  static constexpr size_t kMost = 10'000'000, kAValue = 32;
+  static constexpr size_t kMost = 10'000'000;
   size_t at = 0;
-  bool may(size_t more) { return (at += more) <= kMost; }
+  bool may(size_t more) { return (at += std::min(more, kMost + 1)) <= kMost; }
 };
+// Of a copy, and so much for each value.
+size_t bytes_in(const SchemaJson& value);
 
 // What a $ref leads to; null: nothing. T: SchemaJson, const or not. REQUIRES: empty, or begins with #
 template <class T>
