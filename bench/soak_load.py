@@ -351,7 +351,7 @@ MALFORMED = [
     ("POST", CHAT, b"[" * 5000, {400}),
     ("POST", CHAT, b'{"messages": "a b"}', {400}),
     ("POST", CHAT, b'{"messages": [{"role": "user", "content": 7}]}', {400}),
-    ("POST", CHAT, b'{"messages": [{"role": "user", "content": "a"}], "max_tokens": -1}', {400}),
+    ("POST", CHAT, b'{"messages": [{"role": "user", "content": "a"}], "max_tokens": -2}', {400}),
     ("POST", CHAT, b'{"messages": [{"role": "user", "content": "a"}], "temperature": "hot"}', {400}),
     ("POST", CHAT, b'{"messages": [{"role": "user", "content": "a"}], "kvilt": {"qualty": "exact"}}', {400}),
     ("POST", CHAT, b'{"messages": [{"role": "user", "content": "a"}], "kvilt": {"policy": "none"}}', {400}),
