@@ -38,17 +38,7 @@ constexpr std::array kNeverEmpty = {"email",
                                     "uri",
                                     "relative-json-pointer"};
 
-// Keywords that hold schemas: by name, in a list, one.
-constexpr std::array kNamed = {"properties", "patternProperties", "$defs", "definitions"};
-constexpr std::array kListed = {"anyOf", "oneOf", "allOf", "prefixItems"};
-constexpr std::array kInside = {"items", "additionalProperties", "propertyNames", "unevaluatedItems",
-                                "unevaluatedProperties"};
-
-// And those that hold values.
-constexpr std::array kValues = {"const", "enum", "default", "examples"};
-
 constexpr size_t kMostElsewhere = 64;
-constexpr size_t kMostListed = 256;                   // values that are compared with each other
 constexpr size_t kMostUnique = 5, kMostOrders = 120;  // of so many values all orders are written
 
 bool needs_type(const Json& schema) {
@@ -63,38 +53,6 @@ bool is_bare(const Json& schema) {
     if (word != "type" && word != "const" && word != "enum") return false;
   }
   return true;
-}
-
-// Whether no $ref on the way to what it leads to has a condition beside it.
-bool is_alone(const Json& root, const Json& schema, Looked& looked) {
-  const Json* at = &schema;
-  for (int step = 0; step < kMostSchemaLevels && at && at->is_object() && at->contains("$ref"); ++step) {
-    for (const auto& [word, unused] : at->items()) {
-      if (is_schema_condition(word) && word != "$ref") return false;
-    }
-    const Json& ref = (*at)["$ref"];
-    const bool inside = ref.is_string() && ref.get_ref<const std::string&>().starts_with('#');
-    at = inside ? at_ref(root, ref.get_ref<const std::string&>(), &looked) : nullptr;
-  }
-  return at;
-}
-
-// The values that fit, each once, where a schema is a list of them and no more.
-std::optional<std::vector<Json>> listed_values(const Json& root, const Json& schema, Looked& looked) {
-  if (!is_alone(root, schema, looked)) return std::nullopt;
-  const Json* const list = resolved_schema(root, schema, &looked);
-  if (!list || list->contains("const") == list->contains("enum")) return std::nullopt;
-  for (const auto& [word, unused] : list->items()) {
-    if (is_schema_condition(word) && word != "type" && word != "const" && word != "enum") return std::nullopt;
-  }
-  const auto all = values_of(root, *list, &looked);
-  if (!all || all->size() > kMostListed) return std::nullopt;
-  std::vector<Json> out;
-  for (const Json& value : *all) {
-    const bool fits = !list->contains("type") || is_of_any(value, (*list)["type"]);
-    if (fits && std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
-  }
-  return out;
 }
 
 // Where a $ref leads, by the keywords on its way. kElsewhere: no keyword that is known holds a schema there.
@@ -213,7 +171,7 @@ Status SchemaWalk::meet(Json& schema, const std::string& path) {
   for (const auto& [word, value] : schema.items()) {
     if (!is_schema_condition(word)) continue;
     ++conditions;
-    const bool joined = word == "$ref" || word == "anyOf" || word == "oneOf" || word == "allOf";
+    const bool joined = joins_schemas(word);
     joins = joins || joined || word == "const" || word == "enum";
     if (!joined) beside[word] = value;
     const bool several = word == "allOf" && value.is_array() && value.size() != 1;

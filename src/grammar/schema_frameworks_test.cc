@@ -3,7 +3,6 @@
 // strict mode and the tools of MCP servers (files, GitHub, Slack).
 #include <gtest/gtest.h>
 
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -156,8 +155,7 @@ TEST(SchemasOfFrameworks, AreEnforced) {
     int whole = 0;
     for (int i = 0; i < 10; ++i) {
       const auto text = random_text(v, *grammar, random);
-      if (!text || !is_utf8(*text)) continue;
-      if (std::regex_search(*text, std::regex("[eE][+]?[0-9]{3}|[0-9]{300}"))) continue;  // JSON, and beyond any double
+      if (!text || !is_utf8(*text) || is_beyond_doubles(*text)) continue;
       const Json value = Json::parse(*text, nullptr, false);
       ASSERT_FALSE(value.is_discarded()) << *text;
       ++whole;

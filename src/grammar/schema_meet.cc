@@ -97,14 +97,9 @@ bool describes_nothing(const SchemaJson& schema, const char* word) {
 
 // Whether it has a union, a $ref or an allOf and anything beside it.
 bool is_joined(const SchemaJson& schema) {
-  if (!schema.is_object()) return false;
-  int conditions = 0;
-  bool joins = false;
-  for (const auto& [word, unused] : schema.items()) {
-    if (is_schema_condition(word)) ++conditions;
-    joins = joins || word == "$ref" || word == "anyOf" || word == "oneOf" || word == "allOf";
-  }
-  return joins && conditions > 1;
+  if (!schema.is_object() || conditions_in(schema) < 2) return false;
+  const auto words = schema.items();
+  return std::any_of(words.begin(), words.end(), [](const auto& member) { return joins_schemas(member.key()); });
 }
 
 }  // namespace
@@ -180,8 +175,7 @@ Result<SchemaJson> SchemaMeet::flat(const SchemaJson& schema, int depth) {
   }
   SchemaJson out = SchemaJson::object();
   for (const auto& [word, value] : schema.items()) {
-    const bool joined = word == "$ref" || word == "anyOf" || word == "oneOf" || word == "allOf";
-    if (is_schema_condition(word) && !joined) out[word] = value;
+    if (is_schema_condition(word) && !joins_schemas(word)) out[word] = value;
   }
   KVILT_TRY(spend(out));
   if (out.contains("enum") || out.contains("const")) {

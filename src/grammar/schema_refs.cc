@@ -1,17 +1,15 @@
 #include "grammar/schema_refs.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <type_traits>
+
+#include "grammar/schema_words.h"
 
 namespace kvilt {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::array kHoldsValues = {"const", "enum", "default", "examples"};  // what they hold says nothing of schemas
-constexpr std::array kHoldsByName = {"properties", "patternProperties", "$defs", "definitions"};
 
 // visit: gets the text of each $ref. T: Json, const or not.
 template <class T, class Visit>
@@ -25,9 +23,9 @@ void each_ref(T& schema, const Visit& visit) {
     const std::string& word = member.key();
     if (word == "$ref" && member->is_string()) {
       visit(member->template get_ref<std::conditional_t<std::is_const_v<T>, const std::string&, std::string&>>());
-    } else if (is_in(kHoldsByName, word) && member->is_object()) {
+    } else if (is_in(kNamed, word) && member->is_object()) {
       for (auto& one : *member) each_ref(one, visit);
-    } else if (!is_in(kHoldsValues, word)) {
+    } else if (!is_in(kValues, word)) {
       each_ref(*member, visit);
     }
   }

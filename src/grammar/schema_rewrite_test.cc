@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <regex>
 #include <string>
 
 #include "grammar/schema_check.h"
@@ -16,11 +15,6 @@ namespace kvilt {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// JSON, and more than a double holds.
-bool is_beyond_doubles(const std::string& text) {
-  return std::regex_search(text, std::regex("[eE][+]?[0-9]{3}|[0-9]{300}"));
-}
 
 class Rewritten : public testing::Test {
  protected:

@@ -10,6 +10,11 @@
 
 namespace kvilt {
 
+// JSON, and more than a double holds.
+inline bool is_beyond_doubles(const std::string& text) {
+  return std::regex_search(text, std::regex("[eE][+]?[0-9]{3}|[0-9]{300}"));
+}
+
 class SchemaValidator {
  public:
   using Json = nlohmann::ordered_json;

@@ -23,6 +23,16 @@ bool is_schema_condition(std::string_view word) {
          std::ranges::any_of(typed(), [&](const Typed& of) { return std::ranges::any_of(of.keywords, is_word); });
 }
 
+int conditions_in(const SchemaJson& schema) {
+  int n = 0;
+  for (const auto& [word, unused] : schema.items()) n += is_schema_condition(word) ? 1 : 0;
+  return n;
+}
+
+bool joins_schemas(std::string_view word) {
+  return word == "$ref" || word == "anyOf" || word == "oneOf" || word == "allOf";
+}
+
 bool is_never(const SchemaJson& schema) {
   if (schema.is_boolean()) return schema == false;
   if (!schema.is_object()) return false;
@@ -104,6 +114,23 @@ std::optional<std::vector<SchemaJson>> values_of(const SchemaJson& root, const S
   const auto some = at->find("enum");
   if (some == at->end() || !some->is_array() || !std::all_of(some->begin(), some->end(), may_copy)) return std::nullopt;
   return std::vector<SchemaJson>(some->begin(), some->end());
+}
+
+std::optional<std::vector<SchemaJson>> listed_values(const SchemaJson& root, const SchemaJson& schema, Looked& looked) {
+  constexpr size_t kMostListed = 256;  // they are compared with each other
+  const SchemaJson* const list = resolved_schema(root, schema, &looked, true);
+  if (!list || list->contains("const") == list->contains("enum")) return std::nullopt;
+  for (const auto& [word, unused] : list->items()) {
+    if (is_schema_condition(word) && word != "type" && word != "const" && word != "enum") return std::nullopt;
+  }
+  const auto all = values_of(root, *list, &looked);
+  if (!all || all->size() > kMostListed) return std::nullopt;
+  std::vector<SchemaJson> out;
+  for (const SchemaJson& value : *all) {
+    const bool fits = !list->contains("type") || is_of_any(value, (*list)["type"]);
+    if (fits && std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
+  }
+  return out;
 }
 
 }  // namespace kvilt

@@ -20,6 +20,14 @@ inline constexpr int kMostSchemaLevels = 64;  // of objects and lists in each ot
 // In the order in which one of them rules: xgrammar reads one of them and then none beside it.
 inline constexpr std::array kRuling = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 
+// Keywords that hold schemas: by name, in a list, one.
+inline constexpr std::array kNamed = {"properties", "patternProperties", "$defs", "definitions"};
+inline constexpr std::array kListed = {"anyOf", "oneOf", "allOf", "prefixItems"};
+inline constexpr std::array kInside = {"items", "additionalProperties", "propertyNames", "unevaluatedItems",
+                                       "unevaluatedProperties"};
+// And those that hold values.
+inline constexpr std::array kValues = {"const", "enum", "default", "examples"};
+
 // What nothing here can hold an answer to.
 inline constexpr std::array kRefused = {"not",
                                         "if",
@@ -44,7 +52,9 @@ struct Typed {
 const std::array<Typed, 4>& typed();
 
 bool is_schema_condition(std::string_view word);  // what an answer can fit or not; annotations and definitions are none
-bool is_never(const SchemaJson& schema);          // false, or {"not": {}}: no value fits
+int conditions_in(const SchemaJson& schema);
+bool joins_schemas(std::string_view word);  // $ref, anyOf, oneOf, allOf
+bool is_never(const SchemaJson& schema);    // false, or {"not": {}}: no value fits
 
 bool is_of(const SchemaJson& value, std::string_view type);
 bool is_of_any(const SchemaJson& value, const SchemaJson& types);  // a type, or a list of them
@@ -78,14 +88,16 @@ T* at_ref(T& root, std::string_view ref, Looked* looked = nullptr) {
   return at;
 }
 
-// The schema that a $ref leads to, through others; null: none, in a circle, or too much was looked at.
+// The schema that a $ref leads to, through others; null: none, in a circle, or too much was looked at. alone: null, too,
+// where a condition stands beside a $ref on the way.
 template <class T>
-T* resolved_schema(T& root, T& schema, Looked* looked = nullptr) {
+T* resolved_schema(T& root, T& schema, Looked* looked = nullptr, bool alone = false) {
   T* at = &schema;
   for (int step = 0; step < kMostSchemaLevels && (!looked || looked->may(1)); ++step) {
     if (!at->is_object()) return nullptr;
     const auto ref = at->find("$ref");
     if (ref == at->end()) return at;
+    if (alone && conditions_in(*at) > 1) return nullptr;
     at = ref->is_string() && ref->template get_ref<const std::string&>().starts_with('#')
              ? at_ref(root, ref->template get_ref<const std::string&>(), looked)
              : nullptr;
@@ -101,5 +113,8 @@ std::optional<std::set<std::string>> types_of(const SchemaJson& root, const Sche
 // The values that can fit, where they are a list.
 std::optional<std::vector<SchemaJson>> values_of(const SchemaJson& root, const SchemaJson& schema,
                                                  Looked* looked = nullptr);
+
+// The values that fit, each once, where a schema is a list of them (256 at most) and no more.
+std::optional<std::vector<SchemaJson>> listed_values(const SchemaJson& root, const SchemaJson& schema, Looked& looked);
 
 }  // namespace kvilt
