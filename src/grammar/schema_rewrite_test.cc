@@ -51,7 +51,7 @@ class Rewritten : public testing::Test {
     return take_text(matcher, text) && matcher.may_end();
   }
 
-  const JsonVocabulary v_;
+  const JsonVocabulary v_{};
   const std::unique_ptr<GrammarCompiler> compiler_ = v_.compiler();
   std::mt19937 random_{3};
 };
