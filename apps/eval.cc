@@ -258,7 +258,7 @@ void add_eval(Program& program) {
   app.add_option(
          "--warm", o->warm,
          "what comes before a piece when it is computed first: alone (nothing), system (the fixed prefix), context "
-         "(the other pieces)")
+         "(the other pieces); prompt: the whole prompt is cached, and an exact policy computes little but the answer")
       .show_default();
   app.add_option("--warm-as", o->warm_as,
                  "the policy that computes them then: crossquery:regime=b keeps its states of what it computes itself")

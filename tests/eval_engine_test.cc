@@ -201,9 +201,18 @@ TEST(Eval, TurnsGoOnFromTheDialogueSoFar) {
     EXPECT_EQ(out[true].at(policy).kl_answer, 0) << policy;
     EXPECT_EQ(out[true].at(policy).prefix, policy == std::string("full") ? 0 : 80 + 10 + 60 + 12 - 1);
   }
+  // Ratios are to the same turn, dense: of full, which computes the turns before again, above 1.
+  EXPECT_EQ(out[true].at("prefix").cells_ratio, 1);
+  EXPECT_EQ(out[true].at("prefix").flops_ratio, 1);
+  EXPECT_GT(out[true].at("full").flops_ratio, 1.5);
+  EXPECT_LT(out[true].at(sparse).cells_ratio, 1);
+  // Of the turn's cells. The turn's are T (T + 1) - P (P + 1) of the dialogue's T (T + 1).
+  const double turn = 1 - 161.0 * 162 / (232.0 * 233);
+  EXPECT_NEAR(out[true].at("full").cells_ratio, 1 / turn, 0.02);
+  EXPECT_GT(out[true].at(sparse).cells_ratio, 0.3) << "of the dialogue's they are " << turn << " times as many";
   EXPECT_EQ(out[true].at(sparse).prefix, 80 + 10 + 60 + 12 - 1) << "its chain";
   EXPECT_EQ(out[true].at(few).prefix, 80 + 10 + 60) << "the answer's rows saw few keys: nobody goes on from them";
-  EXPECT_LT(out[true].at("prefix").flops_ratio, 0.6);
+  EXPECT_LT(out[true].at("prefix").flops, 0.6 * out[true].at("full").flops);
   for (const auto& [policy, result] : out[false]) EXPECT_EQ(result.prefix, 0) << "power: " << policy;
 }
 
@@ -294,6 +303,30 @@ TEST(Eval, WarmingPutsPiecesWhereItSays) {
   EXPECT_EQ(of(Warm::kAlone).prefix, 0);
   EXPECT_EQ(of(Warm::kSystem).prefix, prompt.marks[0].end);  // the first piece, after its own head
   EXPECT_EQ(of(Warm::kContext).prefix, prompt.marks[0].begin);
+  EXPECT_EQ(of(Warm::kPrompt).prefix, static_cast<int>(prompt.ids.size()) - 1);
+}
+
+// Behind the prompt's own exact chain a decode method answers as behind a prompt that it computed, for little.
+TEST(Eval, AWarmPromptChangesNoAnswer) {
+  auto engine = open_probe();
+  const auto cases = probe_cases("cases-vt-value.jsonl", 2);
+  bool far = false;
+  for (const std::string method : {"quest", "snapkv", "h2o", "streamingllm", "loopserve:decode_dense=0"}) {
+    const std::string decode = ":decode=" + method + ":decode_budget=24";
+    RunOptions options;
+    const auto whole = run(*engine, cases, policies({"full" + decode}), options);
+    options.warm = Warm::kPrompt;
+    const auto warm = run(*engine, cases, policies({"prefix" + decode}), options);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const CaseResult &a = whole.journal.results()[2 * i + 1], &b = warm.journal.results()[2 * i + 1];
+      EXPECT_EQ(a.kl_answer, b.kl_answer) << method;
+      EXPECT_EQ(a.agree, b.agree) << method;
+      far = far || a.kl_answer > 0;
+      const double most = method == "h2o" ? 1.1 : 0.8;  // whose sums are of all rows
+      EXPECT_LT(b.flops, most * a.flops) << method;
+    }
+  }
+  EXPECT_TRUE(far) << "power: some answer is another";
 }
 
 TEST(Suites, AreTheSameForASeedAndHoldTheirAnswers) {

@@ -32,7 +32,7 @@ std::string AnswerText::finish() {
   held_ += detokenizer_->finish();
   if (left_ > 0) early_ = held_.size();
   release(out);
-  if (!stopped()) out += std::move(held_);
+  if (!stopped()) out += held_;
   end_by_lines(out, 0);
   return out;
 }

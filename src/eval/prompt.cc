@@ -103,7 +103,8 @@ Result<Warm> parse_warm(const std::string& name) {
   if (name == "alone") return Warm::kAlone;
   if (name == "system") return Warm::kSystem;
   if (name == "context") return Warm::kContext;
-  return error(Code::kInvalidArgument, "--warm: '{}' is not alone, system or context", name);
+  if (name == "prompt") return Warm::kPrompt;
+  return error(Code::kInvalidArgument, "--warm: '{}' is not alone, system, context or prompt", name);
 }
 
 Result<Prompt> case_prompt(const Engine& engine, const EvalCase& from) {
@@ -129,6 +130,7 @@ std::vector<size_t> other_order(size_t n, uint64_t seed) {
 Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
                                                Warm warm, uint64_t seed) {
   if (warm == Warm::kContext && !from.history.empty()) return from.history;
+  if (warm == Warm::kPrompt) return std::vector<PastRequest>{{prompt, {}}};
   KVILT_ASSIGN(auto warmed, warmed_parts(engine, from, prompt));
   auto& [head, pieces] = warmed;
   if (warm == Warm::kAlone) head = {};

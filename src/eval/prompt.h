@@ -18,8 +18,9 @@ enum class Warm {
   kAlone,    // nothing
   kSystem,   // the case's head, so that its first piece is an exact continuation
   kContext,  // the head and the other pieces, in another order
+  kPrompt,   // all of the prompt before it: the prompt itself was asked, and its exact chain is what is cached
 };
-// Errors: kInvalidArgument for a name other than alone, system, context.
+// Errors: kInvalidArgument for a name other than alone, system, context, prompt.
 Result<Warm> parse_warm(const std::string& name);
 
 // Errors: the tokenizer's or template's, with the case's name.

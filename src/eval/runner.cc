@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kKlPositions = 24;
 constexpr const char* kFull = "full";
+constexpr const char* kDense = "prefix";
 constexpr size_t kOtherCases = 8;  // whose pieces are drawn from as contexts
 
 using Time = std::chrono::steady_clock;
@@ -42,10 +43,13 @@ class CaseRun {
     digest_ = std::move(digest);
     KVILT_ASSIGN(prompt_, case_prompt(engine_, case_));
     KVILT_TRY(warm());
-    return full_pass();
+    KVILT_TRY(full_pass());
+    return options_.turns ? dense_turn() : Status();
   }
 
   const CaseResult& full() const { return full_; }
+  // With RunOptions::turns, of the policy `prefix`.
+  const std::optional<CaseResult>& dense() const { return dense_; }
   const Completion& last() const { return last_; }  // without its logits
 
   Result<CaseResult> measure(const PolicySpec& policy) {
@@ -227,14 +231,32 @@ class CaseRun {
     for (auto& position : logits) reference_.emplace_back(std::move(position));
     logits.clear();
     for (auto& position : out.completion.logits.prompt) prompt_reference_.emplace_back(std::move(position));
+    base_ = full_usage_ = out.completion.usage;
     full_ = account(kFull, out.completion, reference_.size());
-    full_usage_ = out.completion.usage;
     if (!prompt_reference_.empty()) full_.kl_prompt = 0;
     full_.answer = case_.truth.empty() ? out.text : "";
     if (case_.truth.empty()) full_.same_answer = true;
     if (!case_.answers.empty()) full_.score = score_answer(case_.metric, case_.answers, full_.answer);
     keep(std::move(out.completion));
     return {};
+  }
+
+  // What ratios are to, where turns come before: the same turns, dense.
+  Status dense_turn() {
+    KVILT_ASSIGN(CaseResult dense, measure({kDense, {kDense, {}}}));
+    base_ = last_.usage;
+    set_ratios(last_.usage, dense);
+    set_ratios(full_usage_, full_);
+    dense_ = std::move(dense);
+    return {};
+  }
+
+  void set_ratios(const PromptUsage& usage, CaseResult& out) const {
+    out.ttft_ratio = usage.ttft_s / base_.ttft_s;
+    out.flops_ratio = usage.flops / base_.flops;
+    out.cells_ratio = usage.attention_flops / base_.attention_flops;
+    if (base_.decode_attention_flops > 0)
+      out.decode_cells_ratio = usage.decode_attention_flops / base_.decode_attention_flops;
   }
 
   // rows: that gave logits. All but the first ran behind the first token, also where an end token came out.
@@ -248,13 +270,7 @@ class CaseRun {
     out.ttft_s = usage.ttft_s;
     out.flops = usage.flops;
     out.bytes = usage.bytes;
-    if (full_.ttft_s > 0) {
-      out.ttft_ratio = usage.ttft_s / full_.ttft_s;
-      out.flops_ratio = usage.flops / full_.flops;
-      out.cells_ratio = usage.attention_flops / full_usage_.attention_flops;
-      if (full_usage_.decode_attention_flops > 0)
-        out.decode_cells_ratio = usage.decode_attention_flops / full_usage_.decode_attention_flops;
-    }
+    set_ratios(usage, out);
     if (rows > 1) {
       const auto steps = static_cast<double>(rows - 1);
       out.token_s = (done.total_s - usage.ttft_s) / steps;
@@ -331,7 +347,8 @@ class CaseRun {
   std::vector<int32_t> path_;
   std::vector<Reference> reference_, prompt_reference_;
   CaseResult full_;
-  PromptUsage full_usage_;
+  std::optional<CaseResult> dense_;
+  PromptUsage full_usage_, base_;  // base_: what ratios are to
   Completion last_;
 };
 
@@ -420,9 +437,10 @@ Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, cons
     const uint64_t order = options.seed * 1000003 + number;
     for (const PolicySpec* policy : in_random_order(next.policies, options, order)) {
       progress(*next.source, policy->label);
-      KVILT_ASSIGN(const CaseResult result, run.measure(*policy));
+      const bool measured = run.dense() && policy->label == kDense;
+      KVILT_ASSIGN(const CaseResult result, measured ? Result<CaseResult>(*run.dense()) : run.measure(*policy));
       KVILT_TRY(events.on_result(result));
-      if (quilted) KVILT_TRY(events.on_quilt(run.quilt(policy->label)));
+      if (quilted && !measured) KVILT_TRY(events.on_quilt(run.quilt(policy->label)));
       ++done;
     }
   }

@@ -27,7 +27,8 @@ struct PolicySpec {
 // "sparsex:l_star=0:k=0.1" is policy sparsex with two parameters. Errors: kInvalidArgument.
 Result<PolicySpec> parse_policy(const std::string& label);
 
-// One case under one policy. Ratios are to full's pass of the same case in the same run.
+// One case under one policy. Ratios are to full's pass of the same case in the same run, with RunOptions::turns to
+// prefix's: the same turn, dense.
 struct CaseResult {
   std::string suite, id, policy;       // policy: the label
   std::string digest;                  // of the case (case_digest.h); empty: of before it was written
