@@ -723,6 +723,7 @@ TEST(Journal, ResultsSurviveTheFile) {
   r.same_answer.reset();
   r.reused = 7;
   r.digest = "0123";
+  r.evicted_bytes = 9;
   const auto back = result_from_json(nlohmann::ordered_json::parse(to_json(r).dump()));
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(to_json(*back), to_json(r));

@@ -157,6 +157,7 @@ void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, const R
                   {"attend_speedup", attend_full / attend},
                   {"cells_ratio", of.usage.decode_attention_flops / full.usage.decode_attention_flops},
                   {"decode_bytes", of.usage.decode_bytes / o.answer},
+                  {"evicted_bytes", of.usage.evicted_bytes},
                   {"bound_s", bound},
                   {"decode_of_bound", of_bound},
                   {"recovered_mass", o.mass ? nlohmann::ordered_json(of.held) : nullptr},

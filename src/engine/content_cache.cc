@@ -209,8 +209,9 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
 }
 
 void ContentCache::measure_look_alikes(std::span<const int32_t> prompt, PromptLayout& layout) {
-  layout.look_alikes = look_alike_share(prompt, layout.pieces);
-  layout.piece_look_alikes = look_alike_shares(prompt, layout.pieces);
+  LookAlikes found = look_alikes(prompt, layout.pieces);
+  layout.look_alikes = found.all;
+  layout.piece_look_alikes = std::move(found.parts);
 }
 
 PromptPatch ContentCache::patch_of(const Piece& piece, PatchKind kind) const {

@@ -83,6 +83,7 @@ Json row_of(const std::string& suite, const PolicySpec& policy, const std::vecto
   const auto decode_bytes = values_of(of, [](const CaseResult& r) { return r.decode_bytes; });
   row["token_s"] = token_s.empty() ? Json(nullptr) : Json(median_of(token_s));
   row["decode_bytes"] = decode_bytes.empty() ? Json(nullptr) : Json(plain_mean(decode_bytes));
+  mean("evicted_bytes", [](const CaseResult& r) { return static_cast<double>(r.evicted_bytes); });
   mean("flops", [](const CaseResult& r) { return r.flops; });
   mean("bytes", [](const CaseResult& r) { return r.bytes; });
   mean("prompt_tokens", [](const CaseResult& r) { return r.prompt; });

@@ -276,6 +276,7 @@ class CaseRun {
       out.token_s = (done.total_s - usage.ttft_s) / steps;
       out.decode_bytes = usage.decode_bytes / steps;
     }
+    out.evicted_bytes = usage.evicted_bytes;
     if (usage.held_mass >= 0) out.held_mass = usage.held_mass;
     if (usage.decode_held_mass >= 0) out.decode_held_mass = usage.decode_held_mass;
     out.prompt = usage.prompt;

@@ -45,6 +45,7 @@ struct CaseResult {
   double kept_ratio = 1;                              // share of the reused tokens' keys that the answer sees
   double cells_ratio = 1, decode_cells_ratio = 1;     // attention's FLOPs, the choice of keys included
   std::optional<double> token_s, decode_bytes;        // a token of the answer after its first; none: it had no other
+  int64_t evicted_bytes = 0;                          // of K and V, with decode_evict
   std::optional<double> held_mass, decode_held_mass;  // with RunOptions::held_mass (PromptUsage)
   std::string answer;
 

@@ -10,11 +10,11 @@ namespace kvilt {
 inline constexpr int kMostAhead = 64;
 
 // Which pieces are made of look-alikes, by PromptLayout: all, where more than kLookAlike of their tokens are; else those
-// of which by itself more than kLookAlikePiece are. That is above what single tools' schemas (.18 to .20) and source
-// files (up to .23) have, and below tables, logs and lists (.24 to .54): docs/results/look-alikes.md. Few tokens say
-// nothing: two sentences that begin alike are a tenth of such a piece.
+// of which more than kLookAlikePiece are. Nine tenths of a table's pieces have .28 and more, and nineteen twentieths of
+// the passages of questions at most .25 to .30: docs/results/look-alikes.md. Few tokens say nothing: two sentences that
+// begin alike are a tenth of such a piece.
 inline constexpr double kLookAlike = 0.22, kLookAlikePiece = 0.25;
-inline constexpr int32_t kLookAlikeTokens = 96;  // of a piece that is measured by itself, at least
+inline constexpr int32_t kLookAlikeTokens = 64;  // of such a piece, at least
 Runs look_alike_pieces(const PromptLayout& layout);
 
 struct MendDial {

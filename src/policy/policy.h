@@ -64,7 +64,7 @@ struct PromptLayout {
   int32_t near = 0;         // of the pieces' positions, those of runs in text that nearly repeats what is cached
   int32_t seasoned = 0;     // of the pieces' positions, those whose KV is a mean over contexts (docs/math/seasoning.md)
   // The share of tokens in text that resembles other text, for policies that want it (index/look_alikes.h): of all
-  // pieces together, and of each piece by itself.
+  // pieces together, and of each piece.
   double look_alikes = 0;
   std::vector<double> piece_look_alikes = {};
   // Per piece, for policies that want it: of the tokens right before it, how many stood right before its segment's too;

@@ -405,7 +405,7 @@ TEST(Auto, ComputesMoreWhereTheTextIsMadeOfLookAlikes) {
   EXPECT_FALSE(policy("auto", {{"r", "0.4"}})->wants_look_alikes());
 }
 
-// A table among other texts: the share of all pieces hardly shows it, its own does.
+// A table among other texts: the share of all pieces hardly shows it, that of its pieces does.
 TEST(Auto, ComputesMoreOfOnePieceThatIsMadeOfLookAlikes) {
   const ModelConfig config = half_billion();
   PromptLayout layout{1024, 0, {{0, 400}, {400, 600}, {600, 1000}}};
@@ -428,9 +428,9 @@ TEST(Auto, ComputesMoreOfOnePieceThatIsMadeOfLookAlikes) {
   EXPECT_EQ(computed({{"quality", "draft"}}, 0.26, {0, 1000}), 140 + 40);
   EXPECT_EQ(computed({{"r", "0.4"}}, 0.26, {0, 1000}), 400) << "who says r gets it";
   EXPECT_EQ(computed({{"alike", "1"}}, 0.26, {400, 600}), 200);
-  layout.pieces = {{0, 400}, {400, 495}, {495, 1000}};
+  layout.pieces = {{0, 400}, {400, 463}, {463, 1000}};
   EXPECT_EQ(computed({}, 0.26, {0, 1000}), 310) << "few tokens say nothing";
-  layout.pieces[1].end = layout.pieces[2].begin = 496;
+  layout.pieces[1].end = layout.pieces[2].begin = 464;
   EXPECT_GT(computed({}, 0.26, {0, 1000}), 310);
   // What it costs counts where pieces are declined: with a quarter of the prompt new, .31 pays and 1 does not.
   const PromptLayout half{1000, 0, {{0, 400}, {400, 750}}, -1, -1, 0, 0, 0, {0, 0}};
