@@ -72,7 +72,7 @@ Status add_suffix(const Engine& engine, const std::string& text, std::vector<int
 Result<std::vector<int32_t>> begin_of(const Engine& engine) {
   KVILT_ASSIGN(std::vector<int32_t> around, engine.tokenize("a", false, true));
   KVILT_ASSIGN(const std::vector<int32_t> alone, engine.tokenize("a", false, false));
-  around.erase(std::ranges::search(around, alone).begin(), around.end());
+  around.erase(std::search(around.begin(), around.end(), alone.begin(), alone.end()), around.end());
   return around;
 }
 
