@@ -301,6 +301,7 @@ void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
   Sequence::Running& now = s.running;
   const std::vector<int32_t>& forced = s.request.evaluation.forced;
   const int top = s.request.sampling.logprobs;
+  const bool of_draw = s.request.sampling.drawn_logprobs && forced.empty();
   now.drawn.clear();
   now.logprobs.clear();
   const auto works = [&](FunctionRef<Status()> step) {  // of the constraint
@@ -316,12 +317,15 @@ void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
     if (!drawn.sound) return;
     if (drawn.constrained && !works([&] { return drawn.constrained->look_at(logits); })) return;
     const TokenMask may = drawn.constrained ? drawn.constrained->may() : TokenMask();
-    std::vector<float> raw = top >= 0 ? std::vector(logits.begin(), logits.end()) : std::vector<float>();
-    if (top >= 0 && drawn.constrained) rule_out(may, raw);
+    std::vector<float> raw = top >= 0 && !of_draw ? std::vector(logits.begin(), logits.end()) : std::vector<float>();
+    if (!raw.empty() && drawn.constrained) rule_out(may, raw);
     const int32_t id =
         forced.empty() ? s.sampler->sample(logits, scratch, may) : forced[s.completion.completion_tokens];
     if (drawn.constrained && !works([&] { return drawn.constrained->take(id); })) return;
-    if (top >= 0) now.logprobs.push_back(Sampler::logprob(raw, id, top));
+    if (top >= 0) {
+      now.logprobs.push_back(of_draw ? s.sampler->drawn_logprob(logits, scratch, may, id, top)
+                                     : Sampler::logprob(raw, id, top));
+    }
     now.drawn.push_back(id);
     if (drawn.constrained && (drawn.constrained->over() || ends_answer(s, parts_.model->config(), id))) return;
     if (row + 1 < drawn.logits.rows && id != now.draft[static_cast<size_t>(row)]) break;

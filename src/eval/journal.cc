@@ -115,7 +115,8 @@ Result<CaseResult> result_from_json(const Json& line) {
     get("kept_ratio", r.kept_ratio), get("answer", r.answer);
     const auto later = [&](const char* key, auto& to) { to = line.value(key, to); };  // older journals lack them
     later(kDigest, r.digest), later("near_tokens", r.near);
-    later("evicted_bytes", r.evicted_bytes), later("cells_ratio", r.cells_ratio), later("decode_cells_ratio", r.decode_cells_ratio);
+    later("evicted_bytes", r.evicted_bytes), later("cells_ratio", r.cells_ratio),
+        later("decode_cells_ratio", r.decode_cells_ratio);
     const auto maybe = [&](const char* key, std::optional<double>& to) {
       if (line.contains(key) && !line.at(key).is_null()) to = line.at(key).get<double>();
     };

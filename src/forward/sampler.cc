@@ -349,11 +349,15 @@ int32_t Sampler::sample(std::span<float> logits, SamplerScratch& scratch, TokenM
   return id;
 }
 
+bool Sampler::filters(size_t V) const {
+  return (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < V) || params_.top_p < 1 || params_.min_p > 0;
+}
+
 int32_t Sampler::draw(SamplerHead& head, double u, size_t V, std::vector<double>& weight) const {
   if (!std::isfinite(head.most())) return head.best();
+  if (!filters(V)) return head.at_mass(u * head.mass());
   const bool filtered_k = params_.top_k > 0 && static_cast<size_t>(params_.top_k) < V;
   const bool filtered_p = params_.top_p < 1;
-  if (!filtered_k && !filtered_p && !(params_.min_p > 0)) return head.at_mass(u * head.mass());
   double all = 0;
   if (filtered_k) {
     head.keep(static_cast<size_t>(params_.top_k));
@@ -413,6 +417,32 @@ TokenLogprob Sampler::logprob(std::span<const float> logits, int32_t id, int top
   for (const auto& other : best) {
     if (other.logit > -HUGE_VALF) out.top.emplace_back(other.id, static_cast<float>(other.logit - all));
   }
+  return out;
+}
+
+// Penalties, bias and masks are in the logits; temperature and filters keep their order.
+TokenLogprob Sampler::drawn_logprob(std::span<const float> logits, const SamplerScratch& scratch, TokenMask may,
+                                    int32_t id, int top) const {
+  std::vector<float> may_come(logits.begin(), logits.end());
+  if (!may.empty()) rule_out(may, may_come);
+  TokenLogprob out = logprob(may_come, id, top);
+  const bool filtered = filters(logits.size()), greedy = params_.temperature <= 0;
+  double all = 0;
+  if (!greedy && filtered) {
+    for (const double weight : scratch.weight_) all += weight;
+  } else if (!greedy) {
+    for (float& x : may_come) x /= params_.temperature;
+    all = log_sum_exp(may_come);
+  }
+  const auto said = [&](size_t place, int32_t of) {
+    if (greedy || (filtered && scratch.weight_.empty())) return place == 0 ? 0.f : -INFINITY;
+    if (!filtered) return static_cast<float>(may_come[of] - all);
+    return place < scratch.weight_.size() ? static_cast<float>(std::log(scratch.weight_[place] / all)) : -INFINITY;
+  };
+  // It was drawn: where dividing by the temperature made it equal to others, it is one of those that were kept.
+  const size_t last = filtered && !scratch.weight_.empty() ? scratch.weight_.size() : logits.size();
+  out.logprob = said(std::min(static_cast<size_t>(out.rank), last) - 1, id);
+  for (size_t i = 0; i < out.top.size(); ++i) out.top[i].second = said(i, out.top[i].first);
   return out;
 }
 

@@ -76,8 +76,13 @@ class Sampler {
   // Log-probability and rank of id, and log-probabilities of the `top` most likely tokens (fewer where the others are
   // impossible), from logits without penalties. Of equal logits the lower id comes first.
   static TokenLogprob logprob(std::span<const float> logits, int32_t id, int top);
+  // The same of the distribution from which the last sample() drew `id`, with what that call was given and left of it.
+  // What is left out comes last, at minus infinity; of a greedy draw that is all but the best.
+  TokenLogprob drawn_logprob(std::span<const float> logits, const SamplerScratch& scratch, TokenMask may, int32_t id,
+                             int top) const;
 
  private:
+  bool filters(size_t V) const;  // top-k, top-p or min-p do something
   void allow_only(std::span<float> logits) const;
   void penalise(std::span<float> logits) const;
   void forget_oldest();

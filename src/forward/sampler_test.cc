@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
@@ -98,6 +100,64 @@ TEST(Sampler, FrequenciesFollowTheWeights) {
     const double expected = kDraws * (i + 1) / 55.0;
     EXPECT_NEAR(times[i], expected, 6 * std::sqrt(expected));
   }
+}
+
+// What drawn_logprob tells is how often tokens come.
+TEST(Sampler, TheProbabilitiesOfADrawAreItsFrequencies) {
+  constexpr int kDraws = 20000;
+  const int32_t mask[] = {0x3bf};  // not 6
+  SamplingParams top_k, top_p, min_p, warm, biased, all;
+  top_k.top_k = 3;
+  top_p.top_p = 0.5f;
+  min_p.min_p = 0.75f;
+  warm.temperature = 2;
+  biased.logit_bias = {{9, -100.f}, {2, 1.f}};
+  all = biased;
+  all.top_k = 8, all.top_p = 0.9f, all.min_p = 0.2f, all.temperature = 0.7f;
+  bool differs = false;
+  for (const SamplingParams& params : {SamplingParams(), top_k, top_p, min_p, warm, biased, all}) {
+    for (const TokenMask may : {TokenMask(), TokenMask(mask)}) {
+      Sampler sampler(params, 7, {});
+      SamplerScratch scratch(10);
+      std::map<int32_t, int> times;
+      std::map<int32_t, double> told;
+      for (int i = 0; i < kDraws; ++i) {
+        auto logits = ladder(10);
+        const int32_t id = sampler.sample(logits, scratch, may);
+        ++times[id];
+        const TokenLogprob of = sampler.drawn_logprob(logits, scratch, may, id, 10);
+        if (!told.contains(id)) {
+          for (const auto& [other, logprob] : of.top) told[other] = std::exp(logprob);
+        }
+        ASSERT_NEAR(std::exp(of.logprob), told[id], 1e-6);
+        ASSERT_TRUE(std::ranges::is_sorted(of.top, std::greater{}, &std::pair<int32_t, float>::second));
+      }
+      double sum = 0;
+      for (const auto& [id, share] : told) {
+        EXPECT_NEAR(times[id], kDraws * share, 6 * std::sqrt(kDraws * share) + 1e-3) << id;
+        sum += share;
+      }
+      EXPECT_NEAR(sum, 1, 1e-5);
+      EXPECT_EQ(told.contains(6), may.empty()) << "what a mask refuses is not told of";
+      differs = differs || std::abs(told[9] - 10 / 55.0) > 0.05;
+    }
+  }
+  EXPECT_TRUE(differs) << "power: these are not the model's";
+}
+
+TEST(Sampler, AGreedyDrawHasOneProbability) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.logit_bias = {{9, -1.f}};
+  Sampler sampler(params, 1, {});
+  SamplerScratch scratch(10);
+  auto logits = ladder(10);
+  ASSERT_EQ(sampler.sample(logits, scratch), 8);
+  const TokenLogprob of = sampler.drawn_logprob(logits, scratch, {}, 8, 3);
+  EXPECT_EQ(of.logprob, 0);
+  EXPECT_EQ(of.top, (std::vector<std::pair<int32_t, float>>{{8, 0}, {7, -INFINITY}, {6, -INFINITY}}));
+  const TokenLogprob other = sampler.drawn_logprob(logits, scratch, {}, 3, 1);
+  EXPECT_EQ(other.logprob, -INFINITY) << "power";
 }
 
 TEST(Sampler, SameSeedSameText) {

@@ -46,7 +46,7 @@ constexpr const char* kNeutral[] = {"mirostat",       "typical_p",       "dynate
                                     "top_n_sigma",    "n_cmpl",          "thinking_budget_tokens"};
 
 void refuse_llama(Fields& fields) {
-  for (const char* name : {"image_data", "multimodal_data", "lora", "post_sampling_probs"}) {
+  for (const char* name : {"image_data", "multimodal_data", "lora"}) {
     const Json* value = fields.find(name);
     const bool off =
         value && (*value == false || *value == "" || ((value->is_array() || value->is_object()) && value->empty()));
@@ -147,6 +147,7 @@ void read_settings(Fields& fields, const Json& body, const RequestLimits& limits
   out.generation.sampling.max_tokens = std::max(most, -1);
   // n_probs 0 is none, unlike OpenAI's logprobs 0.
   if (out.generation.sampling.logprobs == 0) out.generation.sampling.logprobs = -1;
+  fields.boolean("post_sampling_probs", &out.generation.sampling.drawn_logprobs);
   fields.boolean("return_tokens", &out.return_tokens);
 }
 

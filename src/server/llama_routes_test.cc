@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "server/infill_prompt.h"
 #include "server/live_server_for_test.h"
@@ -205,6 +206,21 @@ TEST(LlamaRoutes, TokensAndTheirProbabilities) {
   EXPECT_EQ(probabilities, told["completion_probabilities"]);
 }
 
+TEST(LlamaRoutes, ProbabilitiesAreWhatTokensAreDrawnFromWhereAsked) {
+  LiveServer running;
+  const std::string body = R"({"prompt": "a", "n_predict": 2, "n_probs": 2, "post_sampling_probs": )";
+  const Json drawn = Json::parse(running.post("/completion", body + "true}")->body)["completion_probabilities"];
+  EXPECT_TRUE(running.engine->last_request().sampling.drawn_logprobs);
+  const Json models = Json::parse(running.post("/completion", body + "false}")->body)["completion_probabilities"];
+  EXPECT_FALSE(running.engine->last_request().sampling.drawn_logprobs);
+  ASSERT_EQ(drawn.size(), 2u);
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    EXPECT_NEAR(drawn[i]["prob"], std::exp(models[i]["logprob"].get<double>()), 1e-6) << "the fake one has one kind";
+    EXPECT_EQ(drawn[i]["top_probs"].size(), models[i]["top_logprobs"].size());
+    EXPECT_FALSE(drawn[i].contains("logprob") || models[i].contains("prob"));
+  }
+}
+
 // Tokens without a text of their own come too: an end token, and what was held back of a stop string.
 TEST(LlamaRoutes, AStreamHasAllThatTheWholeAnswerHas) {
   LiveServer running;
@@ -286,6 +302,40 @@ TEST(LlamaRoutes, FillsIn) {
       200);
 }
 
+// OpenAI's word for the same.
+TEST(LlamaRoutes, ASuffixOfATextCompletionIsFilledIn) {
+  LiveServer running({}, {}, false);
+  const auto engine = std::make_shared<FimEngine>();
+  running.server->attach(engine);
+  const auto ask = [&](const std::string& rest) {
+    return running.post("/v1/completions", R"({"max_tokens": 4, )" + rest + "}");
+  };
+  const auto expected = [](std::string_view prefix, std::string_view suffix) {
+    std::vector<int32_t> out{FakeEngine::kBos, FimEngine::kPre};
+    std::ranges::copy(bytes_of(prefix), std::back_inserter(out));
+    out.push_back(FimEngine::kSuf);
+    std::ranges::copy(bytes_of(suffix), std::back_inserter(out));
+    out.push_back(FimEngine::kMid);
+    return out;
+  };
+  ASSERT_EQ(ask(R"("prompt": "int a = ", "suffix": ";\n")")->status, 200);
+  const Request asked = engine->last_request();
+  EXPECT_EQ(asked.prompt.ids, expected("int a = ", ";\n"));
+  EXPECT_NE(std::ranges::find(asked.sampling.stop_ids, FimEngine::kMid), asked.sampling.stop_ids.end());
+  ASSERT_EQ(ask(R"("prompt": ["", "b"], "suffix": "c", "stream": true)")->status, 200);
+  EXPECT_EQ(engine->last_request().prompt.ids, expected("b", "c"));
+  ASSERT_EQ(ask(R"("prompt": "a", "suffix": "")")->status, 200);
+  EXPECT_EQ(engine->last_request().prompt.ids, (std::vector<int32_t>{FakeEngine::kBos, 'a'})) << "power: none";
+  for (const char* beside :
+       {R"("prompt": [5, 6])", R"("prompt": "a", "echo": true)", R"("prompt": "a", "truncate_prompt_tokens": 3)",
+        R"("prompt": "a", "add_special_tokens": false)"}) {
+    const Json error = error_of(ask(std::string(beside) + R"(, "suffix": "b")"));
+    EXPECT_EQ(error["param"], "suffix") << beside;
+    EXPECT_EQ(error["code"], "unsupported") << beside;
+  }
+  EXPECT_EQ(error_of(ask(R"("prompt": "a", "suffix": 5)"))["param"], "suffix");
+}
+
 TEST(LlamaRoutes, FurtherFilesThatDoNotFitAreLeftOut) {
   const FimEngine engine;
   const auto tokens = InfillTokens::find(engine);
@@ -350,6 +400,9 @@ TEST(LlamaRoutes, AModelThatCannotFillInSaysSo) {
   LiveServer running;
   const Json error = error_of(running.post("/infill", R"({"input_prefix": "a", "input_suffix": "b"})"));
   EXPECT_EQ(error["code"], "unsupported");
+  const Json of_suffix = error_of(running.post("/v1/completions", R"({"prompt": "a", "suffix": "b"})"));
+  EXPECT_EQ(of_suffix["code"], "unsupported");
+  EXPECT_EQ(of_suffix["param"], "suffix");
 }
 
 TEST(LlamaRoutes, TokenizesContent) {
@@ -406,7 +459,7 @@ TEST(LlamaRoutes, WhatIsNotHonouredIsNamed) {
       {R"("adaptive_target": 0.5)", "adaptive_target"},
       {R"("n_probs": 21)", "n_probs"},
       {R"("return_tokens": 5)", "return_tokens"},
-      {R"("post_sampling_probs": true)", "post_sampling_probs"},
+      {R"("post_sampling_probs": 5)", "post_sampling_probs"},
       {R"("lora": [{"id": 0, "scale": 1}])", "lora"},
       {R"("repeat_penalty": 99)", "repeat_penalty"},
       {R"("repeat_last_n": -2)", "repeat_last_n"},

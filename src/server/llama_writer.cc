@@ -1,5 +1,6 @@
 #include "server/llama_writer.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -102,12 +103,19 @@ class LlamaWriter final : public AnswerWriter {
     return end.finish == Finish::kLength && end.usage.prompt + end.completion_tokens >= form_.engine->info().context;
   }
 
-  // For each token the likeliest ones, before sampling.
+  // For each token the likeliest ones: the model's, or what it was drawn from.
   Json probabilities(const std::vector<TokenLogprob>& tokens) const {
-    return with_top(tokens, [this](int32_t id, float logprob) {
+    const auto entry = [this](int32_t id, float logprob) {
       const std::string text = form_.engine->token_text(id);
-      return Json{{"id", id}, {"token", text}, {"bytes", bytes_of(text)}, {"logprob", finite(logprob)}};
-    });
+      Json out{{"id", id}, {"token", text}, {"bytes", bytes_of(text)}};
+      if (form_.post_sampling_probs) {
+        out["prob"] = std::exp(logprob);
+      } else {
+        out["logprob"] = finite(logprob);
+      }
+      return out;
+    };
+    return with_top(tokens, entry, form_.post_sampling_probs ? "top_probs" : "top_logprobs");
   }
 
   // What a stream has not sent of it yet.

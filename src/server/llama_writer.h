@@ -2,7 +2,7 @@
 // Counts:     tokens_evaluated is the whole prompt; timings.cache_n of it were not computed, prompt_n were.
 //             A stream's events have the ids of the tokens that their text is made of, a whole answer has them with
 //             return_tokens.
-// Not here:   an answer's prompt, probabilities after sampling (post_sampling_probs is refused).
+// Not here:   an answer's prompt.
 #pragma once
 
 #include <memory>
@@ -21,6 +21,7 @@ struct LlamaForm {
   std::vector<std::string> fields;  // of each whole answer these alone, by path; empty: all
   Json settings;                    // generation_settings
   bool return_tokens = false;
+  bool post_sampling_probs = false;           // probabilities are told, not their logarithms
   std::shared_ptr<const Engine> engine = {};  // knows tokens' texts
 };
 

@@ -55,6 +55,7 @@ constexpr Field kFields[] = {{"chat_template", ""},
                              {"lora_path", ""}};
 // A text completion knows them.
 constexpr Field kChatFields[] = {{"truncate_prompt_tokens", ""},
+                                 {"suffix", R"("")"},
                                  {"add_special_tokens", "false"},  // its template writes them
                                  {"verbosity", R"("medium")"}};
 

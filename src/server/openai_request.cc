@@ -29,7 +29,7 @@ int64_t last_id(const RequestLimits& limits) { return limits.vocab > 0 ? limits.
 // Fields that would change the answer and that are not supported: a clear error is better than a wrong answer. With no
 // functions a function_call "auto" calls none.
 void refuse_unsupported(Fields& fields) {
-  constexpr const char* kNames[] = {"functions", "function_call", "use_beam_search", "suffix", "audio"};
+  constexpr const char* kNames[] = {"functions", "function_call", "use_beam_search", "audio"};
   for (const char* name : kNames) {
     const Json* value = fields.find(name);
     if (!value) continue;
@@ -435,6 +435,23 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   return out;
 }
 
+namespace {
+
+// REQUIRES: prompts, echo, add_special_tokens and last_tokens were read.
+void read_suffix(Fields& fields, TextRequest& out) {
+  fields.string("suffix", &out.suffix, SIZE_MAX);
+  if (out.suffix.empty()) return;
+  const auto is_ids = [](const TextPrompt& prompt) { return std::holds_alternative<std::vector<int32_t>>(prompt); };
+  if (std::ranges::any_of(out.prompts, is_ids))
+    fields.fail("suffix", "is supported with prompts that are texts", "unsupported");
+  if (out.echo) fields.fail("suffix", "is not supported with echo", "unsupported");
+  if (out.last_tokens != 0) fields.fail("suffix", "is not supported with truncate_prompt_tokens", "unsupported");
+  if (!out.add_special_tokens)
+    fields.fail("suffix", "is not supported with \"add_special_tokens\": false", "unsupported");
+}
+
+}  // namespace
+
 ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& limits) {
   if (auto error = not_an_object(body)) return *error;
   Fields fields(body);
@@ -451,6 +468,7 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   fields.integer("truncate_prompt_tokens", -1, limits.context > 0 ? limits.context : kMaxTokens, &out.last_tokens);
   if (out.last_tokens != 0 && out.echo)
     fields.fail("truncate_prompt_tokens", "is not supported with echo", "unsupported");
+  read_suffix(fields, out);
   if (out.echo) out.generation.prompt_logprobs.echoed = out.generation.sampling.logprobs;
   if (out.prompts.size() * static_cast<size_t>(out.generation.choices) > static_cast<size_t>(limits.max_prompts)) {
     fields.fail("n", fmt::format("times the number of prompts must not exceed {}", limits.max_prompts));

@@ -70,6 +70,7 @@ using TextPrompt = std::variant<std::string, std::vector<int32_t>>;
 struct TextRequest {
   Generation generation;
   std::vector<TextPrompt> prompts;
+  std::string suffix;  // not empty: what stands between a prompt and this is asked for (infill_prompt.h)
   bool echo = false;
   bool add_special_tokens = true;  // what the tokenizer puts around a text
   int last_tokens = 0;  // truncate_prompt_tokens: a prompt's last ones alone; 0: all, -1: what the context holds

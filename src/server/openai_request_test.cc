@@ -265,7 +265,7 @@ TEST(ParseCompletion, Prompts) {
       {R"({"prompt": [[1], []]})", "prompt[1]"},
       {R"({"prompt": "a", "logprobs": true})", "logprobs"},
       {R"({"prompt": "a", "prompt_logprobs": 1, "echo": true, "stream": true})", "prompt_logprobs"},
-      {R"({"prompt": "a", "suffix": "b"})", "suffix"},
+      {R"({"prompt": "a", "suffix": ["b"]})", "suffix"},
       {R"({"prompt": "a", "allowed_token_ids": [1000]})", "allowed_token_ids"},
   };
   for (const auto& [text, path] : cases) {

@@ -129,12 +129,13 @@ Json usage_json(const UsageSum& usage) {
           {"kvilt", kvilt_usage(usage)}};
 }
 
-Json with_top(const std::vector<TokenLogprob>& tokens, FunctionRef<Json(int32_t id, float logprob)> entry) {
+Json with_top(const std::vector<TokenLogprob>& tokens, FunctionRef<Json(int32_t id, float logprob)> entry,
+              const char* top) {
   Json out = Json::array();
   for (const TokenLogprob& token : tokens) {
     Json item = entry(token.id, token.logprob);
-    item["top_logprobs"] = Json::array();
-    for (const auto& [id, logprob] : token.top) item["top_logprobs"].push_back(entry(id, logprob));
+    Json& others = item[top] = Json::array();
+    for (const auto& [id, logprob] : token.top) others.push_back(entry(id, logprob));
     out.push_back(std::move(item));
   }
   return out;

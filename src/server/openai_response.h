@@ -55,7 +55,8 @@ double finite(float logprob);
 Json bytes_of(const std::string& text);
 
 // Of each token its entry, with those of the likeliest ones as top_logprobs.
-Json with_top(const std::vector<TokenLogprob>& tokens, FunctionRef<Json(int32_t id, float logprob)> entry);
+Json with_top(const std::vector<TokenLogprob>& tokens, FunctionRef<Json(int32_t id, float logprob)> entry,
+              const char* top = "top_logprobs");
 
 // The two forms of log probabilities. as_ids: Envelope::tokens_as_ids.
 Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, bool as_ids = false);

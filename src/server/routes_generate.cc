@@ -17,6 +17,7 @@
 #include "server/anthropic_response.h"
 #include "server/chat_body.h"
 #include "server/choice_reader.h"
+#include "server/infill_prompt.h"
 #include "server/knowledge_writer.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -466,10 +467,26 @@ void count_chat(const Service& service, const Call& call, httplib::Response& res
   reply_json(response, {{"input_tokens", prompt.value().ids.size()}});
 }
 
+// Of a text completion with a suffix: the tokens to ask with. Generation stops where they come up.
+ApiResult<std::optional<InfillTokens>> suffix_tokens(const Engine& engine, const TextRequest& wanted,
+                                                     SamplingParams& sampling) {
+  if (wanted.suffix.empty()) return std::optional<InfillTokens>();
+  auto found = InfillTokens::find(engine);
+  if (!found.ok()) return api_error(found.error(), "suffix");
+  const auto& ends = found.value().ends;
+  sampling.stop_ids.insert(sampling.stop_ids.end(), ends.begin(), ends.end());
+  return std::optional(std::move(found.value()));
+}
+
 // The prompt of a text completion; with echo, its text too.
 Result<Prompt> text_prompt(const Engine& engine, const TextRequest& wanted, size_t i,
-                           std::vector<std::string>& echoes) {
+                           const std::optional<InfillTokens>& fill, std::vector<std::string>& echoes) {
   Prompt prompt;
+  if (fill) {
+    const InfillText text{std::get<std::string>(wanted.prompts[i]), wanted.suffix, "", {}};
+    KVILT_ASSIGN(InfillPrompt made, infill_prompt(engine, *fill, text, 0));
+    return std::move(made.prompt);
+  }
   if (const auto* text = std::get_if<std::string>(&wanted.prompts[i])) {
     KVILT_ASSIGN(prompt.ids, engine.tokenize(*text, true, wanted.add_special_tokens));
     if (wanted.echo) echoes.push_back(*text);
@@ -492,8 +509,10 @@ void completion(const Service& service, const Call& call, httplib::Response& res
   job->generation = std::move(text.generation);
   if (job->generation.diagnostics) job->generation.include_usage = job->generation.stream;
   if (auto error = check_model(call.attached, job->generation.model)) return reply_error(response, *error);
+  const auto fill = suffix_tokens(call.engine(), text, job->generation.sampling);
+  if (!fill.ok()) return reply_error(response, fill.error());
   for (size_t i = 0; i < text.prompts.size(); ++i) {
-    auto prompt = text_prompt(call.engine(), text, i, job->echoes);
+    auto prompt = text_prompt(call.engine(), text, i, fill.value(), job->echoes);
     if (!prompt.ok()) {
       return reply_error(response,
                          api_error(prompt.error(), text.prompts.size() > 1 ? fmt::format("prompt[{}]", i) : "prompt"));

@@ -35,6 +35,7 @@ LlamaForm form_of(const Call& call, const LlamaCompletion& wanted) {
           .fields = wanted.fields,
           .settings = settings_of(wanted.generation.sampling),
           .return_tokens = wanted.return_tokens,
+          .post_sampling_probs = wanted.generation.sampling.drawn_logprobs,
           .engine = call.attached.engine};
 }
 

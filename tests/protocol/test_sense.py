@@ -71,6 +71,14 @@ class TestCalls:
         assert "Oslo" in json.loads("".join(pieces))["place"]
 
 
+@pytest.mark.parametrize("name", ["size", "total"])
+def test_what_is_filled_in_fits_the_text_behind_it(client, model, name):
+    """Each name is the other's power check: nothing in front of the gap says it."""
+    filled = client.completions.create(model=model, prompt="def area(width, height):\n    ",
+                                       suffix=f"\n    return {name}\n", temperature=0, max_tokens=16)
+    assert f"{name} =" in filled.choices[0].text
+
+
 def turn(degrees):
     """A question, the call it led to, and what the tool said."""
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"place": "Bonn"}'}}
