@@ -71,7 +71,7 @@ class TestCalls:
         assert "Oslo" in json.loads("".join(pieces))["place"]
 
 
-@pytest.mark.parametrize("name", ["size", "total"])
+@pytest.mark.parametrize("name", ["surface", "total"])
 def test_what_is_filled_in_fits_the_text_behind_it(client, model, name):
     """Each name is the other's power check: nothing in front of the gap says it."""
     filled = client.completions.create(model=model, prompt="def area(width, height):\n    ",
