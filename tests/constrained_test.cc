@@ -173,6 +173,38 @@ TEST_F(Constrained, LogprobsAreOfWhatMayCome) {
   EXPECT_EQ(free_sink->logprobs[0].top.size(), 10u) << "power";
 }
 
+// Also of the token with which the answer may end, where the next one's mask is made at once.
+TEST_F(Constrained, DrawnLogprobsAreOfWhatTheTokenWasDrawnFrom) {
+  SamplingParams greedy, warm, filtered;
+  greedy.temperature = 0;
+  filtered.top_p = 0.99f, filtered.top_k = 3;
+  for (const char* expression : {"a|b|c", "(a|b|c)q", "[abc]+"}) {
+    for (const SamplingParams& sampling : {greedy, warm, filtered}) {
+      Request request = request_for(*engine, "a", constraint(Form::kRegex, expression));
+      request.sampling = sampling;
+      request.sampling.max_tokens = 1;
+      request.sampling.seed = 5;
+      request.sampling.logprobs = 64;
+      request.sampling.drawn_logprobs = true;
+      const auto sink = std::make_shared<CollectingSink>();
+      ASSERT_TRUE(engine->submit(request, sink).ok());
+      sink->wait();
+      ASSERT_EQ(sink->logprobs.size(), 1u) << expression;
+      const TokenLogprob& told = sink->logprobs[0];
+      double sum = 0;
+      bool has_own = false;
+      for (const auto& [id, logprob] : told.top) {
+        sum += std::exp(static_cast<double>(logprob));
+        has_own = has_own || (id == told.id && logprob == told.logprob);
+        EXPECT_EQ(engine->token_text(id).find_first_not_of("abc"), std::string::npos) << engine->token_text(id);
+      }
+      EXPECT_TRUE(has_own) << expression;
+      EXPECT_NEAR(sum, 1, 1e-5) << expression;
+      EXPECT_EQ(told.logprob == 0, sampling.temperature == 0) << "power: sampled, there is a choice";
+    }
+  }
+}
+
 // Penalties and biases change what is drawn, never what may be.
 TEST_F(Constrained, PenaltiesDoNotFreeIt) {
   Request request = request_for(*engine, "a", constraint(Form::kRegex, "[ab]{30}"), 100, 1);

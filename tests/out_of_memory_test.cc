@@ -113,6 +113,49 @@ TEST(OutOfMemory, FailsOneRequestAndNeverTheProcess) {
   }
 }
 
+// A draft is a guess: an answer goes on without where there is no memory for one. It fails from its first token on.
+TEST(OutOfMemory, ADraftIsNoReasonToFail) {
+  exempt = true;
+  const auto engine = open_for_test({.model = kModel, .threads = 2, .kv_type = KvType::kF32, .draft = 16});
+  const std::vector<int32_t> line = tokens(30, 3), asked = join({line, line, line, line});
+  class Arms final : public Quiet {
+   public:
+    explicit Arms(int64_t n) : n_(n) {}
+    void on_tokens(const TokenDelta& delta) override {
+      Quiet::on_tokens(delta);
+      if (sink.ids.size() == 1) arm(n_);
+    }
+
+   private:
+    const int64_t n_;
+  };
+  const auto answer = [&](const std::shared_ptr<Arms>& sink) {
+    engine->clear_cache();
+    Request request = request_of(asked, "full", 40);
+    request.sampling.ignore_eos = true;
+    EXPECT_TRUE(engine->submit(std::move(request), sink).ok());
+    const Completion end = sink->sink.wait();
+    engine->stats();
+    return end;
+  };
+  const auto whole = std::make_shared<Arms>(-1);
+  ASSERT_GT(answer(whole).usage.drafted, 0) << "power: it repeats itself";
+  int went_on = 0;
+  for (int64_t n = 0;; ++n) {
+    const auto sink = std::make_shared<Arms>(n);
+    const Completion end = answer(sink);
+    const bool met = disarm();
+    if (end.finish == Finish::kError) {
+      ASSERT_EQ(end.error->code, Code::kExhausted) << end.error->message;
+    } else {
+      ASSERT_EQ(sink->sink.ids, whole->sink.ids) << "after " << n;
+      went_on += met && end.usage.drafted == 0;
+    }
+    if (!met) break;
+  }
+  EXPECT_GT(went_on, 0) << "power: memory ended where a draft was made";
+}
+
 // Of a prompt that is read from disk, on the engine's thread and the one that reads: it is answered, or ends with an
 // error, and who asks for the same next is answered.
 TEST(OutOfMemory, WhatIsReadFromDiskHoldsNobodyUp) {

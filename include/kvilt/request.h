@@ -225,7 +225,8 @@ struct PromptUsage {
   double held_mass = -1, decode_held_mass = -1;
   // Of the pages that were the request's own when its prefill ended; those of placed pieces belong to the cache.
   ByHeadClass kv_bytes;
-  // Tokens of the answer that were guessed and verified together, and those of them that were right.
+  // Tokens of the answer that were guessed and verified together, and the steps that right ones saved: one each, but
+  // for one with which the answer ends.
   int drafted = 0, accepted = 0;
   // K and V of prompt and answer that the request let go of while it answered (decode_evict).
   int64_t evicted_bytes = 0;

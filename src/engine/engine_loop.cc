@@ -244,13 +244,9 @@ bool EngineLoop::step() {
   };
   const auto start = [this](Sequence& s) { preparer_.start(s); };
   const auto preempted = [this](Sequence& s) { keep_work(s); };
-  const auto draft = [this](Sequence& s, int most) {
-    if (auditor_.waits_for_logits(s)) return;
-    const auto constrained = constrained_.find(s.id);
-    const ForeseenTokens* left = constrained == constrained_.end() ? nullptr : &constrained->second.foreseen();
-    drafts_.propose(s, parts_.model->config(), left, most);
-  };
+  const auto draft = [this](Sequence& s, int most) { propose_draft(s, most); };
   drafts_.begin_step(scheduler_.running());
+  to_verify_ = 0;
   std::vector<std::unique_ptr<Sequence>> failed;
   const std::span<StepGroup> groups =
       scheduler_.next_step({make_room, available, plan, start, preempted, draft, changes_}, failed);

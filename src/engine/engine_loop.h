@@ -84,6 +84,7 @@ class EngineLoop {
     double mask_s = 0;                 // that it took
     bool sound = true;                 // false: the logits of the row after the last drawn token are not numbers
     std::optional<Error> failed = {};  // its constraint: no token comes after the last drawn one
+    bool no_memory = false;            // to draw, or to follow the constraint
   };
 
   void run();
@@ -108,6 +109,7 @@ class EngineLoop {
   void account(Sequence& sequence) const;
   void evict(Sequence& sequence);
   void wants_token(Sequence& sequence, Mat<float> logits);
+  void propose_draft(Sequence& sequence, int most);
   void draw();
   void draw(Drawn& drawn, SamplerScratch& scratch) const;
   void answer(Drawn& drawn);
@@ -148,6 +150,7 @@ class EngineLoop {
   std::vector<RequestId> ended_;         // by this step; taken out after it
   std::vector<Chunk> chunks_;            // of the group that runs; here, as delta_, to keep their memory
   FloatMat verified_;                    // logits of its rows that have drafts, or are some
+  int64_t to_verify_ = 0;                // rows with drafts of the step that is being put together
   std::vector<Drawn> drawn_;             // of the group that ran
   std::vector<SamplerScratch> scratch_;  // by worker of the pool
   TokenDelta delta_;

@@ -285,12 +285,41 @@ void EngineLoop::wants_token(Sequence& s, Mat<float> logits) {
 
 // The group's logits to tokens: O(V) a sequence, so all threads draw; then sinks hear in the group's order.
 void EngineLoop::draw() {
-  parts_.pool->parallel_for(std::ssize(drawn_), [this](int64_t i, int worker) { draw(drawn_[i], scratch_[worker]); });
+  parts_.pool->parallel_for(std::ssize(drawn_), [this](int64_t i, int worker) {
+    try {
+      draw(drawn_[i], scratch_[worker]);
+    } catch (const std::bad_alloc&) {
+      drawn_[i].no_memory = true;
+    }
+  });
   for (Drawn& drawn : drawn_) {
     stats_.mask_s += drawn.mask_s;
-    answer(drawn);
+    if (drawn.no_memory) {
+      fail_for_memory(*drawn.sequence);
+    } else {
+      answer(drawn);
+    }
   }
   drawn_.clear();
+}
+
+// Without memory for a draft, or for its rows' logits, the answer goes on by single tokens.
+void EngineLoop::propose_draft(Sequence& s, int most) {
+  if (auditor_.waits_for_logits(s)) return;
+  const auto constrained = constrained_.find(s.id);
+  const ForeseenTokens* left = constrained == constrained_.end() ? nullptr : &constrained->second.foreseen();
+  std::vector<int32_t>& draft = s.running.draft;
+  try {
+    drafts_.propose(s, parts_.model->config(), left, most);
+    if (draft.empty()) return;
+    const int64_t rows = to_verify_ + 1 + std::ssize(draft);
+    verified_.reshape(rows, parts_.model->config().V);
+    to_verify_ = rows;
+  } catch (const std::bad_alloc&) {
+    draft.clear();
+    s.request.draft = 0;
+    drafts_.forget(s.id);
+  }
 }
 
 // Any thread of the pool. A row counts while the tokens before it are those that were drawn: the first one, and those
@@ -321,11 +350,11 @@ void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
     if (!raw.empty() && drawn.constrained) rule_out(may, raw);
     const int32_t id =
         forced.empty() ? s.sampler->sample(logits, scratch, may) : forced[s.completion.completion_tokens];
-    if (drawn.constrained && !works([&] { return drawn.constrained->take(id); })) return;
-    if (top >= 0) {
+    if (top >= 0) {  // before take(), which may make the next token's mask where this one's is
       now.logprobs.push_back(of_draw ? s.sampler->drawn_logprob(logits, scratch, may, id, top)
                                      : Sampler::logprob(raw, id, top));
     }
+    if (drawn.constrained && !works([&] { return drawn.constrained->take(id); })) return;
     now.drawn.push_back(id);
     if (drawn.constrained && (drawn.constrained->over() || ends_answer(s, parts_.model->config(), id))) return;
     if (row + 1 < drawn.logits.rows && id != now.draft[static_cast<size_t>(row)]) break;

@@ -23,6 +23,7 @@ class Walk {
       if (out_.late) break;
       KVILT_ASSIGN(more, step());
     }
+    out_.late = out_.late || time_.passed();  // by its last step, too
     out_.open = !matcher_.may_end();
     if (taken_ > 0) matcher_.rollback(taken_);
     return std::move(out_);
