@@ -311,6 +311,90 @@ TEST_P(SparseDialogues, GoesWithDecodeMethods) {
   }
 }
 
+// Nor behind a chain, where such rows run again for the decode rule alone: what the turn's own rows choose does not
+// depend on them, nor does what the turn leaves.
+TEST_P(SparseDialogues, GoesWithDecodeMethodsBehindAChain) {
+  const auto begin = [&](int n) { return std::vector<int32_t>(prompt.begin(), prompt.begin() + n); };
+  int kinds = 0;
+  for (const SparseMethod& method : sparse_methods()) {
+    SCOPED_TRACE(method.name);
+    const auto say = [&](Engine& e, int n, const Params& params) {
+      Request request = request_of(begin(n), method.name, 0);
+      request.policy.params = params;
+      ask_ok(e, std::move(request));
+    };
+    const auto e = engine();
+    say(*e, 700, method.few);
+    for (const int n : {712, 760}) {
+      const Outcome alone = ask_with(*e, begin(n), method.name, method.few);
+      EXPECT_EQ(alone.usage().prefix, 700) << "power: there is a chain";
+      kinds += n == 712 && alone.completion.logits.first !=
+                               ask_with(*engine(), begin(n), method.name, method.few).completion.logits.first;
+      for (const auto& [decode, budget] : {std::pair{"snapkv", "64"}, {"h2o", "5000"}, {"loopserve", "64"}}) {
+        SCOPED_TRACE(decode);
+        Params params = method.few;
+        params.insert({{"decode", decode}, {"decode_budget", budget}});
+        EXPECT_EQ(ask_with(*e, begin(n), method.name, params).completion.logits.first, alone.completion.logits.first);
+      }
+    }
+    Params params = method.few;
+    params.insert({{"decode", "snapkv"}, {"decode_budget", "64"}});
+    const auto with = engine();
+    say(*with, 700, method.few);
+    say(*with, 712, params);
+    say(*e, 712, method.few);
+    const Outcome next = ask_with(*with, begin(900), method.name, method.few);
+    EXPECT_EQ(next.usage().prefix, 712);
+    expect_equal(next, ask_with(*e, begin(900), method.name, method.few));
+  }
+  EXPECT_GT(kinds, 8) << "power: which rows choose together matters";
+}
+
+// The same prompt again finds its chain, and its last rows choose together as they did: in their block, or where their
+// turn began in it. So does a second choice of one request.
+TEST_P(SparseDialogues, ASecondTimeIsTheFirst) {
+  const auto begin = [&](int n) { return std::vector<int32_t>(prompt.begin(), prompt.begin() + n); };
+  int by_one_row = 0;
+  for (const SparseMethod& method : sparse_methods()) {
+    SCOPED_TRACE(method.name);
+    const auto e = engine();
+    const auto say = [&](int n) {
+      Request request = request_of(begin(n), method.name, 3);
+      request.policy.params = method.few;
+      request.evaluation.first_logits = true;
+      return ask_ok(*e, std::move(request));
+    };
+    for (const auto& [n, from, again] : {std::tuple{700, 0, 512}, {712, 700, 700}, {1025, 712, 1024}}) {
+      const Outcome first = say(n), second = say(n);
+      EXPECT_EQ(first.usage().prefix, from) << n;
+      EXPECT_EQ(second.usage().prefix, again) << n;
+      EXPECT_EQ(second.completion.logits.first, first.completion.logits.first) << n;
+      EXPECT_EQ(second.ids, first.ids) << n;
+    }
+    const Outcome one_more = ask_with(*e, begin(1026), method.name, method.few);
+    by_one_row += one_more.completion.logits.first !=
+                  ask_with(*engine(), begin(1026), method.name, method.few).completion.logits.first;
+  }
+  EXPECT_GT(by_one_row, 8) << "power: a row that chooses alone chooses otherwise";
+}
+
+// Rows that run for a decode rule alone are not among those that choose whose FFN runs.
+TEST_P(SparseDialogues, AnFfnRuleGoesWithDecodeMethodsBehindAPrefix) {
+  const auto e = engine();
+  const auto begin = [&](int n) { return std::vector<int32_t>(prompt.begin(), prompt.begin() + n); };
+  warm(*e, begin(700), "full");
+  Params params{{"global", "all"}, {"ffn_mass", "0.5"}, {"ffn_recent", "1"}};
+  const Outcome alone = ask_with(*e, begin(712), "redknot", params);
+  EXPECT_EQ(alone.usage().prefix, 700);
+  expect_differ(alone, ask_with(*e, begin(712), "full"));
+  for (const char* decode : {"snapkv", "h2o"}) {
+    Params with = params;
+    with.insert({{"decode", decode}, {"decode_budget", "5000"}});
+    EXPECT_EQ(ask_with(*e, begin(712), "redknot", with).completion.logits.first, alone.completion.logits.first)
+        << decode;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, SparseLimits, testing::Values("reference", "auto"));
 INSTANTIATE_TEST_SUITE_P(Backends, SparseDialogues, testing::Values("auto"));
 

@@ -170,6 +170,9 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   layout.prefix = found.exact.pos;
   if (wanted.prefix && domains.chain != 0) {
     std::vector<Piece> chain = longest(&ContentDomains::chain);
+    // The same prompt again: its last rows choose as they did, in their block or where that turn began in it.
+    if (wanted.chosen_by > 0 && !chain.empty() && end_of(chain).pos + 1 == layout.prompt_len)
+      cut_pieces(chain, std::max(chain.back().pos, (layout.prompt_len - 1) / wanted.chosen_by * wanted.chosen_by));
     if (end_of(chain).pos >= layout.prefix + kChainGain) {
       found.known = std::move(chain);
       found.chain = end_of(found.known);

@@ -93,6 +93,7 @@ class ContentCache {
     int32_t near = 0;          // > 0: runs of so many equal tokens too, where the text is nearly a segment's
     bool look_alikes = false;  // the layout says how many of the pieces' tokens are
     int32_t shared_context = 0;  // > 0: the layout says how many tokens before each piece it shares, up to so many
+    int32_t chosen_by = 0;       // > 0: a chain's rows chose together, in blocks of so many positions
     bool make_clean = false;     // the prefix ends where the first marked part begins, unless that has a clean copy
   };
   // How much of the layout's pieces looks alike, together and each by itself. A layout whose pieces changed is measured

@@ -194,6 +194,7 @@ ContentCache::Wanted Preparer::wanted_of(const Sequence& s) const {
           .near = s.near ? parts_.options.min_near : 0,
           .look_alikes = s.policy->wants_look_alikes(),
           .shared_context = s.policy->wants_shared_context(),
+          .chosen_by = s.policy->chooses_by(),
           .make_clean = s.request.clean_copy};
 }
 

@@ -68,7 +68,10 @@ void choose_ffn_rows(const FfnRule& rule, const FfnRows& rows, uint8_t* runs) {
   const auto n = static_cast<size_t>(of_prompt - rows.pos.begin());
   std::fill(runs + n, runs + rows.pos.size(), uint8_t{1});
   for (size_t begin = 0, end = 0; begin < n; begin = end) {
-    while (end < n && rows.pos[end] / kFfnBlock == rows.pos[begin] / kFfnBlock) ++end;
+    const auto kind = [&](size_t r) {
+      return std::pair(rows.pos[r] / kFfnBlock, rows.only_look.empty() ? uint8_t{0} : rows.only_look[r]);
+    };
+    while (end < n && kind(end) == kind(begin)) ++end;
     choose_block(rule, rows, begin, end, runs);
   }
   for (size_t r = n; r-- > 0 && rows.pos[r] >= std::min(rows.prompt_len, rule.answer) - rule.recent;) runs[r] = 1;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "forward/join_attention.h"
 
@@ -14,11 +16,14 @@ SparseCost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, const Ro
   const int32_t dense_from = rows.layer < plan.sparse->dense_layers
                                  ? 0
                                  : std::min(plan.sparse->answer, plan.prompt_len) - plan.sparse->dense_last;
-  // Where the rows from `begin` on end that have the same pos / size and are on the same side of dense_from.
+  // Rows that only look, for a decode rule, choose for themselves.
+  const std::vector<uint8_t> looks =
+      plan.stages.empty() ? std::vector<uint8_t>(pos.size()) : rows_that_only_look(plan.stages.back(), rows.layer, pos);
+  // Where the rows from `begin` on end that have the same pos / size and choose together.
   const auto group_end = [&](int64_t begin, int32_t size) {
     int64_t end = begin + 1;
-    const auto dense = [&](int64_t r) { return pos[r] >= dense_from; };
-    while (end < std::ssize(pos) && pos[end] / size == pos[begin] / size && dense(end) == dense(begin)) ++end;
+    const auto kind = [&](int64_t r) { return std::pair(pos[r] >= dense_from, looks[r]); };
+    while (end < std::ssize(pos) && pos[end] / size == pos[begin] / size && kind(end) == kind(begin)) ++end;
     return end;
   };
   for (int64_t begin = 0, end = 0; begin < std::ssize(pos); begin = end) {

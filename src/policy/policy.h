@@ -112,6 +112,9 @@ class ReusePolicy {
   virtual bool keeps_approximate() const { return wants_realigned(); }
   // Whether what it leaves of a whole prompt is kept as a chain (docs/design/kv.md#chains).
   virtual bool keeps_chain() const { return wants_pieces() && keeps_approximate(); }
+  // Rows choose what they see together, in blocks of so many positions; 0: each for itself. A prompt that is asked again
+  // is not left a chain that would have its last row choose alone.
+  virtual int32_t chooses_by() const { return 0; }
   // Kinds of which PromptLayout::blocks is filled, and of which findings() may be.
   virtual std::vector<AnnexKind> wants_blocks() const { return {}; }
   // Whether rows of the answer see less than all: no decode rule goes with that.

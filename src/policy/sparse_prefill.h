@@ -30,6 +30,7 @@ class SparsePrefill : public ReusePolicy {
   explicit SparsePrefill(const SparseRule& rule) : rule_(rule) {}
   bool wants_pieces() const override { return false; }
   bool keeps_chain() const override { return true; }  // a dialogue's next turn goes on from it
+  int32_t chooses_by() const override { return kSparseBlock; }
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     Plan out = plan_for(layout, {uniform_stage({layout.after_prefix()}, config.L)});
     out.sparse = rule_;
