@@ -67,14 +67,17 @@ std::vector<std::pair<std::string, std::string>> pairs_of(const EvalOptions& o,
   return out;
 }
 
-void print_rows(const nlohmann::ordered_json& rows) {
-  std::printf("%-14s %-28s %4s %18s %18s %18s %6s %6s %9s %6s %6s %7s\n", "suite", "policy", "n", "score", "KL first",
-              "KL answer", "top1", "same", "TTFT s", "/full", "FLOPs", "recomp.");
+// What the run's ratios are to.
+const char* ratios_to(const EvalOptions& o) { return o.turns ? "prefix" : "full"; }
+
+void print_rows(const nlohmann::ordered_json& rows, const std::string& base) {
+  std::printf("%-14s %-28s %4s %18s %18s %18s %6s %6s %9s %7s %6s %7s\n", "suite", "policy", "n", "score", "KL first",
+              "KL answer", "top1", "same", "TTFT s", ("/" + base).c_str(), "FLOPs", "recomp.");
   const auto number = [](const nlohmann::ordered_json& value) {
     return value.is_null() ? std::string("-") : fmt::format("{:.3f}", value.get<double>());
   };
   for (const auto& row : rows) {
-    std::printf("%-14s %-28s %4d %18s %18s %18s %6s %6s %9.3f %6.3f %6.3f %7.3f\n",
+    std::printf("%-14s %-28s %4d %18s %18s %18s %6s %6s %9.3f %7.3f %6.3f %7.3f\n",
                 row["suite"].get<std::string>().c_str(), row["label"].get<std::string>().c_str(), row["n"].get<int>(),
                 with_interval(row, "score").c_str(), with_interval(row, "kl_first").c_str(),
                 with_interval(row, "kl_answer").c_str(), number(row["top1"]).c_str(),
@@ -131,6 +134,7 @@ JournalSetup journal_setup(const EvalOptions& o, const ModelInfo& info) {
   was("before", o.before, 0);
   was("settle", o.settle, false);
   was("turns", o.turns, false);
+  was("ratios_to", ratios_to(o), "full");  // with --turns to prefix, since 28 November 2026; not all of these say so
   was("warm_as", o.warm_as, "prefix");
   was("season", o.season, 0);
   was("season_with", o.season > 0 ? o.season_with : "related", "related");
@@ -211,6 +215,9 @@ void eval_cases(const EvalOptions& o, int argc, char** argv) {
   for (const PolicySpec& policy : policies) {
     if (const auto good = engine->check_policy(policy.choice); !good.ok()) fail(good.error());
   }
+  if (o.recovered_mass) {
+    if (const auto good = check_held_mass(*engine, policies); !good.ok()) fail(good.error());
+  }
   Journal journal = open_journal(o, engine->info());
   const int left = run_into(journal, *engine, {sources, policies, run});
   // Only what this run asked for: a journal may hold more policies and cases.
@@ -224,8 +231,9 @@ void eval_cases(const EvalOptions& o, int argc, char** argv) {
   std::ranges::copy_if(journal.results(), std::back_inserter(results), is_asked);
   for (auto& row : aggregate_rows(results, policies)) report.add(std::move(row));
   const auto ratios = pair_rows(results, pairs);
+  report.set("ratios_to", ratios_to(o));
   report.set("pairs", ratios);
-  print_rows(report.rows());
+  print_rows(report.rows(), ratios_to(o));
   print_pairs(ratios);
   if (left > 0)
     std::fprintf(stderr, "%d cases were left out: --max-minutes %g are over; run it again to go on\n", left,

@@ -20,10 +20,10 @@ import pathlib
 import subprocess
 import sys
 
-COLUMNS = [  # head, field of a row (docs/formats/json.md), with its interval
+COLUMNS = [  # head ({}: what the reports' ratios are to), field of a row (docs/formats/json.md), with its interval
     ("score", "score", True), ("KL answer", "kl_answer", True), ("same answer", "same_answer", True),
-    ("FLOPs / full", "flops_ratio", False), ("reused", "reused_ratio", False), ("recomputed", "recomputed_ratio", False),
-    ("KV kept", "kept_ratio", False), ("TTFT / full", "ttft_ratio", False),
+    ("FLOPs / {}", "flops_ratio", False), ("reused", "reused_ratio", False), ("recomputed", "recomputed_ratio", False),
+    ("KV kept", "kept_ratio", False), ("TTFT / {}", "ttft_ratio", False),
 ]
 
 
@@ -49,6 +49,9 @@ def figure(row, field, interval):
 def table(reports, policy):
     """Markdown, a part for each suite. Rows of later reports are added unless an earlier one has suite and label."""
     rows, ratios = {}, {}
+    bases = sorted({report.get("ratios_to", "full") for report in reports})
+    if len(bases) > 1:
+        raise ValueError(f"the ratios of some reports are to {bases[0]}, of others to {bases[1]}: make a table of each kind")
     for report in reports:
         for row in report["rows"]:
             rows.setdefault(row["suite"], {}).setdefault(row["label"], row)
@@ -57,7 +60,7 @@ def table(reports, policy):
                 ratios[pair["suite"], pair["a"]] = pair
     out = []
     for suite, by_label in rows.items():
-        out += [f"## {suite}", "", "| policy | n | " + " | ".join(head for head, _, _ in COLUMNS) + f" | KL by `{policy}`'s |",
+        out += [f"## {suite}", "", "| policy | n | " + " | ".join(head.format(bases[0]) for head, _, _ in COLUMNS) + f" | KL by `{policy}`'s |",
                 "|---" * (len(COLUMNS) + 3) + "|"]
         for label, row in by_label.items():
             cells = [figure(row, field, interval) for _, field, interval in COLUMNS]
@@ -110,7 +113,10 @@ def main():
         else:
             reports = [of.json]
             run(of, labels, of.json, more)
-    print(table([json.loads(pathlib.Path(report).read_text()) for report in reports], of.policy))
+    try:
+        print(table([json.loads(pathlib.Path(report).read_text()) for report in reports], of.policy))
+    except ValueError as wrong:
+        parser.error(str(wrong))
 
 
 if __name__ == "__main__":

@@ -129,6 +129,45 @@ TEST_F(DialogueSuites, TheQuestionIsWhereItWasAskedFor) {
   }
 }
 
+// A turn with one piece has its question in that, and one of several pieces between two of them.
+TEST_F(DialogueSuites, AQuestionInTheMiddleOfOnePieceCutsIt) {
+  const std::string one_piece = "niah:n=2,length=200,segments=1,keys=1";
+  const std::vector<EvalCase> single = cases(one_piece);
+  const auto asked = [&](const std::string& at) {
+    return cases("dialogue:of=niah,turns=2,n=1" + one_piece.substr(8) + ",at=" + at).at(0);
+  };
+  const EvalCase middle = asked("middle");
+  for (size_t turn = 0; turn < 2; ++turn) {
+    const std::vector<CasePart>& parts = middle.turns.at(1 + 2 * turn).parts;
+    const std::vector<CasePart>& from = single[turn].turns.back().parts;
+    ASSERT_EQ(from.size(), 2u);
+    ASSERT_EQ(parts.size(), 3u);
+    EXPECT_TRUE(parts[0].known && !parts[1].known && parts[2].known);
+    EXPECT_EQ(parts[0].text + parts[2].text, from[0].text) << "nothing is lost";
+    EXPECT_EQ(parts[1].text, "\n" + from[1].text + "\n");
+    const auto half = from[0].text.size() / 2;
+    EXPECT_GE(parts[0].text.size(), half);
+    EXPECT_LT(parts[0].text.size(), half + 30) << "a word ends there";
+    EXPECT_EQ(parts[0].text.find_last_of(" \n"), parts[0].text.size() - 1);
+  }
+  EXPECT_NE(text_of(middle), text_of(asked("begin")));
+}
+
+// A story's piece is tokens, and stands behind a sentence that is none.
+TEST_F(DialogueSuites, AStoryOfOnePieceIsCutBetweenTokens) {
+  std::string novel;
+  for (int i = 0; i < 6000; ++i) novel += "stup vig stir clak plem kob . ";
+  const std::string path = file("one.txt", novel);
+  const std::string story = "n=1,turns=1,length=121,piece=121,truth=8,path=" + path;
+  const std::vector<CasePart> end = cases("dialogue:of=story,at=end," + story).at(0).turns.back().parts;
+  const std::vector<CasePart> parts = cases("dialogue:of=story,at=middle," + story).at(0).turns.back().parts;
+  ASSERT_EQ(end.size(), 3u);
+  ASSERT_EQ(parts.size(), 4u) << "a sentence, half of the piece, the question, the other half";
+  EXPECT_TRUE(!parts[0].known && parts[1].known && !parts[2].known && parts[3].known);
+  EXPECT_EQ(parts[1].ids.size(), 61u);
+  EXPECT_EQ(join({parts[1].ids, parts[3].ids}), end[1].ids);
+}
+
 TEST_F(DialogueSuites, WhatIsWrongIsNamed) {
   EXPECT_NE(refusal(kNeedles + ",at=front").find("at is 'front', not begin, middle or end"), std::string::npos);
   EXPECT_NE(refusal(kNeedles + ",turns=0").find("turns is '0', not a whole number from 1"), std::string::npos);

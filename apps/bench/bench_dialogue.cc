@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/bench/rag_prompt.h"
 #include "apps/bench/rates.h"
@@ -42,7 +43,7 @@ struct Turn {
   std::vector<double> prefill, decode, attend;  // seconds; seconds a token, and those of attention
   std::vector<double> bound, of_bound;          // of decode
   PromptUsage usage;
-  double held = 1, decode_held = 1;
+  std::optional<double> held, decode_held;  // none: not measured
 };
 
 struct Speaker {
@@ -112,6 +113,9 @@ void ask_answers(const Bench& bench, const RagPrompt& text, std::vector<Speaker>
   }
 }
 
+// PromptUsage has -1 for none.
+std::optional<double> share_of(double held) { return held >= 0 ? std::optional(held) : std::nullopt; }
+
 void ask_dialogue(const Bench& bench, const RagPrompt& text, bool held, Speaker& m) {
   const auto& [engine, o, probe, rates] = bench;
   engine.clear_cache();
@@ -127,9 +131,13 @@ void ask_dialogue(const Bench& bench, const RagPrompt& text, bool held, Speaker&
     }
     const Answered out = run_request(engine, std::move(request));
     said.insert(said.end(), out.ids.begin(), out.ids.end());
-    m.turns[turn].held = out.completion.usage.held_mass;
-    m.turns[turn].decode_held = out.completion.usage.decode_held_mass;
+    m.turns[turn].held = share_of(out.usage().held_mass);
+    m.turns[turn].decode_held = share_of(out.usage().decode_held_mass);
   }
+}
+
+nlohmann::ordered_json nullable(const std::optional<double>& value) {
+  return value ? nlohmann::ordered_json(*value) : nullptr;
 }
 
 void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, const Rates& rates, Report& report) {
@@ -160,8 +168,8 @@ void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, const R
                   {"evicted_bytes", of.usage.evicted_bytes},
                   {"bound_s", bound},
                   {"decode_of_bound", of_bound},
-                  {"recovered_mass", o.mass ? nlohmann::ordered_json(of.held) : nullptr},
-                  {"decode_recovered_mass", o.mass ? nlohmann::ordered_json(of.decode_held) : nullptr},
+                  {"recovered_mass", nullable(of.held)},
+                  {"decode_recovered_mass", nullable(of.decode_held)},
                   {"rounds", o.rounds}});
       std::printf("%-40s %4d %7d %7d %9.3f %7.3f %7.2f %9.5f %9.5f %8.2f %7.3f %9.5f %7.2f\n", m.label.c_str(),
                   turn + 1, of.usage.prompt, of.usage.prefix, prefill, prefill_cells, prefill / prefill_bound, decode,
@@ -172,30 +180,62 @@ void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, const R
   std::fflush(stdout);
 }
 
-void bench_dialogue(DialogueOptions o, int argc, char** argv) {
+// Tokens of a turn's text, in dialogues of this length.
+int text_size(const DialogueOptions& o, int length) {
+  const int size = length / kTurns - o.answer;
+  if (size < kShort) fail(fmt::format("--lengths: {} has no room for {} answers of {}", length, kTurns, o.answer));
+  return size;
+}
+
+// What is wrong with the flags is said before the machine is measured, and before the model is there.
+void check_flags(const DialogueOptions& o) {
   if (o.rounds < 1) fail("--rounds must be at least 1");
   if (o.answer < 1) fail("--answer must be at least 1");
+  if (o.mass && o.answers_only) {
+    fail(
+        "--mass is measured in a dialogue of its own, and --answers-only holds none: leave one of them out (kvilt eval "
+        "--warm prompt --recovered-mass measures answers behind a cached prompt)");
+  }
+  for (const int length : split_numbers(o.lengths, "--lengths")) text_size(o, length);
+}
+
+// The texts of a length, one a round. The answers have a token more than is timed of them.
+std::vector<RagPrompt> texts_of(const Engine& engine, const DialogueOptions& o, int length) {
+  const int size = text_size(o, length), answers = o.answers_only ? 1 : kTurns, context = engine.info().context;
+  if (const int whole = kTurns * size + answers * (o.answer + 1); whole > context) {
+    fail(fmt::format("--lengths: {} makes a dialogue of {} tokens; the context holds {}: name a shorter one", length,
+                     whole, context));
+  }
+  std::vector<RagPrompt> out;
+  for (int round = 0; round < (o.answers_only ? 1 : o.rounds); ++round) {
+    out.push_back(value_or_fail(o.text.empty() ? synthetic_prompt(engine, kTurns, size, static_cast<uint64_t>(round))
+                                               : text_prompt(engine, o.text, kTurns, size, round)));
+  }
+  return out;
+}
+
+void bench_dialogue(DialogueOptions o, int argc, char** argv) {
+  check_flags(o);
   Report report(argc, argv);
   RateProbe probe(o.engine);
   const Rates rates = probe.measure();
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
   const std::vector<PolicySpec> policies = checked_policies(*engine, o.policies, kDense);
+  if (o.mass) {
+    if (const auto good = check_held_mass(*engine, policies); !good.ok()) fail(good.error());
+  }
+  std::vector<std::vector<RagPrompt>> lengths;  // all of them before any round, which may take an hour
+  for (const int length : split_numbers(o.lengths, "--lengths")) lengths.push_back(texts_of(*engine, o, length));
   std::printf("%-40s %4s %7s %7s %9s %7s %7s %9s %9s %8s %7s %9s %7s\n", "policy", "turn", "prompt", "prefix",
               "prefill s", "cells", "/bound", "s/token", "attend s", "speed-up", "cells", "bound s", "/bound");
-  for (const int length : split_numbers(o.lengths, "--lengths")) {
-    const int size = length / kTurns - o.answer;
-    if (size < kShort) fail(fmt::format("--lengths: {} has no room for {} answers of {}", length, kTurns, o.answer));
+  for (const std::vector<RagPrompt>& texts : lengths) {
     std::vector<Speaker> all;
     for (const PolicySpec& policy : policies) all.push_back({policy.label, policy.choice, {}});
-    const auto text_of = [&](int round) {
-      return value_or_fail(o.text.empty() ? synthetic_prompt(*engine, kTurns, size, static_cast<uint64_t>(round))
-                                          : text_prompt(*engine, o.text, kTurns, size, round));
-    };
     const Bench bench{*engine, o, probe, rates};
-    if (o.answers_only) ask_answers(bench, text_of(0), all);
+    if (o.answers_only) ask_answers(bench, texts[0], all);
     for (int round = 0; !o.answers_only && round < o.rounds; ++round) {
-      const RagPrompt text = text_of(round);
+      const RagPrompt& text = texts[static_cast<size_t>(round)];
       for (Speaker& m : all) ask_dialogue(bench, text, false, m);
       for (Speaker& m : all) {
         if (o.mass && round == 0) ask_dialogue(bench, text, true, m);
@@ -221,7 +261,8 @@ void add_bench_dialogue(Program& program, Command bench) {
   app.add_option("--answer", o->answer, "tokens of each answer after its first").show_default();
   app.add_option("--rounds", o->rounds, "dialogues per policy, alternating").show_default();
   app.add_flag("--answers-only", o->answers_only, "compute the turns' texts once; every round answers behind them");
-  app.add_flag("--mass", o->mass, "measure the share of full attention that rows saw, in a dialogue of its own");
+  app.add_flag("--mass", o->mass,
+               "measure the share of full attention that rows saw, in a dialogue of its own; not with --answers-only");
   app.add_option("--json", o->json, "write the rows to this file");
   app.callback([o, &program] { bench_dialogue(*o, program.argc, program.argv); });
 }

@@ -60,6 +60,10 @@ Json row_of(const std::string& suite, const PolicySpec& policy, const std::vecto
     add_estimate(row, name, mean_with_interval(values_of(of, get)));
   };
   const auto mean = [&](const char* name, auto get) { row[name] = plain_mean(values_of(of, get)); };
+  const auto mean_of_some = [&](const char* name, auto get) {  // null: no case has it
+    const std::vector<double> values = values_of(of, get);
+    row[name] = values.empty() ? Json(nullptr) : Json(plain_mean(values));
+  };
   const auto median = [&](const char* name, auto get) { row[name] = median_of(values_of(of, get)); };
   estimate("score", [](const CaseResult& r) { return r.score; });
   estimate("kl_first", [](const CaseResult& r) { return r.kl_first; });
@@ -76,13 +80,12 @@ Json row_of(const std::string& suite, const PolicySpec& policy, const std::vecto
   mean("recomputed_ratio", [](const CaseResult& r) { return r.recomputed_ratio(); });
   mean("kept_ratio", [](const CaseResult& r) { return r.kept_ratio; });
   mean("cells_ratio", [](const CaseResult& r) { return r.cells_ratio; });
-  mean("decode_cells_ratio", [](const CaseResult& r) { return r.decode_cells_ratio; });
+  mean_of_some("decode_cells_ratio", [](const CaseResult& r) { return r.decode_cells_ratio; });
   estimate("held_mass", [](const CaseResult& r) { return r.held_mass; });
   estimate("decode_held_mass", [](const CaseResult& r) { return r.decode_held_mass; });
   const auto token_s = values_of(of, [](const CaseResult& r) { return r.token_s; });
-  const auto decode_bytes = values_of(of, [](const CaseResult& r) { return r.decode_bytes; });
   row["token_s"] = token_s.empty() ? Json(nullptr) : Json(median_of(token_s));
-  row["decode_bytes"] = decode_bytes.empty() ? Json(nullptr) : Json(plain_mean(decode_bytes));
+  mean_of_some("decode_bytes", [](const CaseResult& r) { return r.decode_bytes; });
   mean("evicted_bytes", [](const CaseResult& r) { return static_cast<double>(r.evicted_bytes); });
   mean("flops", [](const CaseResult& r) { return r.flops; });
   mean("bytes", [](const CaseResult& r) { return r.bytes; });

@@ -89,12 +89,6 @@ Result<EvalCase> rag_case(const Json& line, EvalCase out) {
   return out;
 }
 
-// The first place at or after the middle where a word ends.
-size_t middle_of(const std::string& text) {
-  const size_t space = text.find_first_of(" \n", text.size() / 2);
-  return space == std::string::npos ? text.size() : space + 1;
-}
-
 // The parts of a dialogue's turn: its text is known, its question is not.
 Result<std::vector<CasePart>> turn_parts(const Json& turn, const std::string& path) {
   KVILT_ASSIGN(const std::string text, text_field(turn, path + ".", "text", ""));
@@ -152,6 +146,11 @@ Result<std::vector<EvalCase>> parse_line(const Json& line, const std::string& su
 }
 
 }  // namespace
+
+size_t middle_of(const std::string& text) {
+  const size_t space = text.find_first_of(" \n", text.size() / 2);
+  return space == std::string::npos ? text.size() : space + 1;
+}
 
 Result<std::vector<EvalCase>> parse_cases(const std::string& text, const std::string& name,
                                           const CaseFileOptions& options) {

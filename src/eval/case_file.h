@@ -15,6 +15,9 @@ struct CaseFileOptions {
   int limit = 0;                 // lines at most; 0: all
 };
 
+// Where a text is cut in two for what stands in its middle: the first place at or after that where a word ends.
+size_t middle_of(const std::string& text);
+
 // A dialogue gives a case per turn. The suite's name is the file's, without folder and ending, unless the case names
 // one.
 Result<std::vector<EvalCase>> read_case_file(const std::string& path, const CaseFileOptions& options);

@@ -79,7 +79,7 @@ Json to_json(const CaseResult& r) {
           {"fresh_tokens", r.fresh},
           {"kept_ratio", r.kept_ratio},
           {"cells_ratio", r.cells_ratio},
-          {"decode_cells_ratio", r.decode_cells_ratio},
+          {"decode_cells_ratio", nullable(r.decode_cells_ratio)},
           {"token_s", nullable(r.token_s)},
           {"decode_bytes", nullable(r.decode_bytes)},
           {"evicted_bytes", r.evicted_bytes},
@@ -115,8 +115,7 @@ Result<CaseResult> result_from_json(const Json& line) {
     get("kept_ratio", r.kept_ratio), get("answer", r.answer);
     const auto later = [&](const char* key, auto& to) { to = line.value(key, to); };  // older journals lack them
     later(kDigest, r.digest), later("near_tokens", r.near);
-    later("evicted_bytes", r.evicted_bytes), later("cells_ratio", r.cells_ratio),
-        later("decode_cells_ratio", r.decode_cells_ratio);
+    later("evicted_bytes", r.evicted_bytes), later("cells_ratio", r.cells_ratio);
     const auto maybe = [&](const char* key, std::optional<double>& to) {
       if (line.contains(key) && !line.at(key).is_null()) to = line.at(key).get<double>();
     };
@@ -125,6 +124,7 @@ Result<CaseResult> result_from_json(const Json& line) {
       maybe(key, *to);
       if (*to == 0) to->reset();  // older journals' word for none
     }
+    if (r.token_s) maybe("decode_cells_ratio", r.decode_cells_ratio);  // else older journals have a 1 for none
   } catch (const nlohmann::json::exception& problem) {
     return error(Code::kCorrupt, "{}", problem.what());
   }

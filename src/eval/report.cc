@@ -35,10 +35,15 @@ std::string given(const Json& row, const std::string& name) {
   return row.contains(name) ? with_interval(row, name) : "-";
 }
 
-// The columns of both reports: a title, and a row's cell.
+// What the ratios of a report are to, as its labels say it: " / full".
+std::string over_base(const Json& report) { return " / " + report.value("ratios_to", "full"); }
+
+// The columns of both reports: a title, a row's cell, and whether that is a ratio.
 struct Column {
   const char* title;
   std::string (*cell)(const Json& row);
+  bool ratio = false;
+  std::string head(const std::string& over) const { return ratio ? title + over : title; }
 };
 const std::vector<Column>& columns() {
   static const std::vector<Column> all = {
@@ -52,8 +57,8 @@ const std::vector<Column>& columns() {
       {"agree", [](const Json& row) { return number(row["agree"]); }},
       {"same answer", [](const Json& row) { return with_interval(row, "same_answer"); }},
       {"TTFT, s", [](const Json& row) { return number(row["ttft_s"]); }},
-      {"TTFT / full", [](const Json& row) { return number(row["ttft_ratio"]); }},
-      {"FLOPs / full", [](const Json& row) { return number(row["flops_ratio"]); }},
+      {"TTFT", [](const Json& row) { return number(row["ttft_ratio"]); }, true},
+      {"FLOPs", [](const Json& row) { return number(row["flops_ratio"]); }, true},
       {"reused", [](const Json& row) { return number(row["reused_ratio"]); }},
       {"recomputed", [](const Json& row) { return number(row["recomputed_ratio"]); }},
       {"cells", [](const Json& row) { return number(row["cells_ratio"]); }},
@@ -131,10 +136,11 @@ std::string pareto_plot(std::vector<Point> points, const std::string& x_title) {
       kWidth, kHeight, kWidth, axes(x_title, low, high, x_end), line, marks);
 }
 
-std::string suite_section(const std::string& suite, const Json& rows) {
+// over: over_base() of the report.
+std::string suite_section(const std::string& suite, const Json& rows, const std::string& over) {
   std::vector<Point> by_time, by_flops;
   std::string head, body;
-  for (const Column& column : columns()) head += fmt::format("<th>{}</th>", column.title);
+  for (const Column& column : columns()) head += fmt::format("<th>{}</th>", escape(column.head(over)));
   for (const Json& row : rows) {
     if (row["suite"] != suite) continue;
     const double kl = row["kl_answer"].get<double>();
@@ -145,8 +151,8 @@ std::string suite_section(const std::string& suite, const Json& rows) {
     body += "</tr>\n";
   }
   return fmt::format("<h2>{}</h2>\n{}{}<table><tr>{}</tr>\n{}</table>\n", escape(suite),
-                     pareto_plot(std::move(by_time), "time to first token / full"),
-                     pareto_plot(std::move(by_flops), "FLOPs of the prefill / full"), head, body);
+                     pareto_plot(std::move(by_time), "time to first token" + escape(over)),
+                     pareto_plot(std::move(by_flops), "FLOPs of the prefill" + escape(over)), head, body);
 }
 
 std::string pair_section(const Json& pairs) {
@@ -200,7 +206,7 @@ std::string markdown_report(const Json& report) {
                                 report["machine"].value("threads", 0));
   for (const std::string& suite : suites_of(report["rows"])) {
     out += fmt::format("\n### {}\n\n|", suite);
-    for (const Column& column : columns()) out += fmt::format(" {} |", column.title);
+    for (const Column& column : columns()) out += fmt::format(" {} |", column.head(over_base(report)));
     out += "\n|";
     for (size_t i = 0; i < columns().size(); ++i) out += "---|";
     out += "\n";
@@ -228,7 +234,7 @@ std::string html_report(const Json& report, const std::vector<Quilt>& quilts) {
   auto suites = suites_of(report["rows"]);
   if (!suites.empty() && suites.back() == "all") std::rotate(suites.begin(), suites.end() - 1, suites.end());
   std::string sections;
-  for (const std::string& suite : suites) sections += suite_section(suite, report["rows"]);
+  for (const std::string& suite : suites) sections += suite_section(suite, report["rows"], over_base(report));
   sections += pair_section(report["pairs"]);
   sections += quilt_section(quilts);
   return filled(kReportHtml, {{"model", escape(text_of(report["model"], "description"))},

@@ -11,7 +11,8 @@
 
 namespace kvilt {
 
-// report: {"version", "command", "machine", "model", "pairs", "rows"} (docs/formats/json.md).
+// report: {"version", "command", "machine", "model", "ratios_to", "pairs", "rows"} (docs/formats/json.md). One without
+// "ratios_to" is older: its ratios are to full.
 std::string markdown_report(const nlohmann::ordered_json& report);
 std::string html_report(const nlohmann::ordered_json& report, const std::vector<Quilt>& quilts);
 

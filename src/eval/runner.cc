@@ -29,6 +29,36 @@ bool asks_before(const PolicySpec& policy, const RunOptions& options) {
   return options.before > 0 && from != policy.choice.params.end() && from->second == "last";
 }
 
+// The turns before the last that were answered, by their numbers.
+std::vector<size_t> answered_turns(const EvalCase& of) {
+  std::vector<size_t> out;
+  for (size_t i = 0; i + 1 < of.turns.size(); ++i) {
+    if (of.turns[i].role == "user" && of.turns[i + 1].role == "assistant") out.push_back(i);
+  }
+  return out;
+}
+
+Error no_dialogue(size_t cases) {
+  return error(Code::kInvalidArgument,
+               "--turns: none of the {} cases has an earlier turn with an answer: name dialogues (--suite dialogue or "
+               "mt-bench, --cases with 'turns'), or leave --turns out",
+               cases);
+}
+
+// Whether one of the cases is known to have an earlier turn. Those that the model writes are not made for the question.
+// Errors: none has.
+Result<bool> knows_dialogue(const std::vector<CaseSource>& cases) {
+  bool written = false;
+  for (const CaseSource& source : cases) {
+    written = written || !source.made_of.empty();
+    if (!source.made_of.empty()) continue;
+    KVILT_ASSIGN(const EvalCase made, source.make());
+    if (!answered_turns(made).empty()) return true;
+  }
+  if (!written) return no_dialogue(cases.size());
+  return false;
+}
+
 // One case while it is measured: the prompt, full's answer, and the tokens along which policies are compared.
 class CaseRun {
  public:
@@ -50,7 +80,7 @@ class CaseRun {
   const CaseResult& full() const { return full_; }
   // With RunOptions::turns, of the policy `prefix`.
   const std::optional<CaseResult>& dense() const { return dense_; }
-  const Completion& last() const { return last_; }  // without its logits
+  bool is_dialogue() const { return !answered_turns(case_).empty(); }
 
   Result<CaseResult> measure(const PolicySpec& policy) {
     if (asked_before_) KVILT_TRY(warm());
@@ -77,19 +107,20 @@ class CaseRun {
     result.answer = full_.answer;
     result.score = full_.score;
     if (!case_.answers.empty() && !*result.same_answer) KVILT_TRY(own_answer(policy, result));
-    keep(std::move(out.completion));
+    keep(std::move(out.completion), last_);
     return result;
   }
 
-  // The prompt of the last measured pass, patch by patch.
+  // The prompt patch by patch, of the policy that was measured last, of full, or of what dense() is.
   Quilt quilt(const std::string& policy) const {
+    const Completion& of = policy == kFull ? full_done_ : dense_ && policy == kDense ? dense_done_ : last_;
     std::vector<const char*> kinds(prompt_.ids.size(), "fresh");
     const auto paint = [&](const std::vector<TokenMark>& runs, const char* kind) {
       for (const TokenMark& run : runs) std::fill(kinds.begin() + run.begin, kinds.begin() + run.end, kind);
     };
-    paint({{0, last_.usage.prefix}}, "prefix");
-    paint(last_.reused_runs, "reused");
-    paint(last_.recomputed_runs, "recomputed");
+    paint({{0, of.usage.prefix}}, "prefix");
+    paint(of.reused_runs, "reused");
+    paint(of.recomputed_runs, "recomputed");
     Quilt out{case_.suite, case_.id, policy, digest_, {}};
     for (size_t i = 0; i < kinds.size(); ++i) {
       if (out.patches.empty() || out.patches.back().kind != kinds[i]) out.patches.push_back({kinds[i], 0, ""});
@@ -140,10 +171,7 @@ class CaseRun {
   // The dialogue so far.
   Status ask_turns(const PolicyChoice& policy) {
     before_ = {};  // the cache changes now
-    bool asked = false;
-    for (size_t i = 0; i + 1 < case_.turns.size(); ++i) {
-      if (case_.turns[i].role != "user" || case_.turns[i + 1].role != "assistant") continue;
-      asked = true;
+    for (const size_t i : answered_turns(case_)) {
       EvalCase so_far = case_;
       so_far.turns.resize(i + 1);
       so_far.lead.clear();
@@ -155,8 +183,6 @@ class CaseRun {
       request.sampling.max_tokens = static_cast<int>(request.evaluation.forced.size());
       KVILT_TRY(checked(ask(engine_, std::move(request))));
     }
-    if (!asked)
-      return error(Code::kInvalidArgument, "--turns: this case is no dialogue: it has no turn before the last");
     before_ = engine_.stats();
     return {};
   }
@@ -231,22 +257,23 @@ class CaseRun {
     for (auto& position : logits) reference_.emplace_back(std::move(position));
     logits.clear();
     for (auto& position : out.completion.logits.prompt) prompt_reference_.emplace_back(std::move(position));
-    base_ = full_usage_ = out.completion.usage;
+    base_ = out.completion.usage;
     full_ = account(kFull, out.completion, reference_.size());
     if (!prompt_reference_.empty()) full_.kl_prompt = 0;
     full_.answer = case_.truth.empty() ? out.text : "";
     if (case_.truth.empty()) full_.same_answer = true;
     if (!case_.answers.empty()) full_.score = score_answer(case_.metric, case_.answers, full_.answer);
-    keep(std::move(out.completion));
+    keep(std::move(out.completion), full_done_);
     return {};
   }
 
   // What ratios are to, where turns come before: the same turns, dense.
   Status dense_turn() {
     KVILT_ASSIGN(CaseResult dense, measure({kDense, {kDense, {}}}));
-    base_ = last_.usage;
-    set_ratios(last_.usage, dense);
-    set_ratios(full_usage_, full_);
+    dense_done_ = std::move(last_);
+    base_ = dense_done_.usage;
+    set_ratios(base_, dense);
+    set_ratios(full_done_.usage, full_);
     dense_ = std::move(dense);
     return {};
   }
@@ -255,6 +282,7 @@ class CaseRun {
     out.ttft_ratio = usage.ttft_s / base_.ttft_s;
     out.flops_ratio = usage.flops / base_.flops;
     out.cells_ratio = usage.attention_flops / base_.attention_flops;
+    out.decode_cells_ratio.reset();
     if (base_.decode_attention_flops > 0)
       out.decode_cells_ratio = usage.decode_attention_flops / base_.decode_attention_flops;
   }
@@ -331,9 +359,9 @@ class CaseRun {
     return {};
   }
 
-  void keep(Completion completion) {
+  static void keep(Completion completion, Completion& in) {
     completion.logits = {};
-    last_ = std::move(completion);
+    in = std::move(completion);
   }
 
   Engine& engine_;
@@ -349,8 +377,8 @@ class CaseRun {
   std::vector<Reference> reference_, prompt_reference_;
   CaseResult full_;
   std::optional<CaseResult> dense_;
-  PromptUsage full_usage_, base_;  // base_: what ratios are to
-  Completion last_;
+  PromptUsage base_;                          // what ratios are to
+  Completion full_done_, dense_done_, last_;  // without logits
 };
 
 // Shuffles the policies of a case that are still to be measured (all but full). Those that ask before the case are the
@@ -385,6 +413,20 @@ Result<PolicySpec> parse_policy(const std::string& label) {
   return out;
 }
 
+Status check_held_mass(Engine& engine, const std::vector<PolicySpec>& policies) {
+  for (const PolicySpec& policy : policies) {
+    Request request;
+    request.prompt.ids = {0};
+    request.policy = policy.choice;
+    request.sampling.max_tokens = 0;
+    request.publish = false;
+    request.evaluation.held_mass = true;
+    const auto out = ask(engine, std::move(request));
+    if (!out.ok()) return error(out.error().code, "policy '{}': {}", policy.label, out.error().message);
+  }
+  return {};
+}
+
 Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, const std::vector<PolicySpec>& policies,
                       const RunOptions& options, const RunEvents& events) {
   const auto begin = Time::now();
@@ -406,6 +448,10 @@ Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, cons
     if (next.full || !next.policies.empty())
       units += 3 + next.policies.size();  // warming and full: dense passes, 3 units
     if (next.full || !next.policies.empty()) todo.push_back(std::move(next));
+  }
+  bool dialogue = !options.turns || todo.empty();
+  if (!dialogue) {
+    KVILT_ASSIGN(dialogue, knows_dialogue(cases));
   }
   const auto progress = [&](const CaseSource& source, const std::string& policy) {
     if (!events.on_progress) return;
@@ -431,6 +477,7 @@ Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, cons
     std::string digest = next.source->digest.empty() ? case_digest(made) : next.source->digest;
     CaseRun run(engine, options, std::move(made), seasoning, others);
     KVILT_TRY(run.start(std::move(digest)));
+    dialogue = dialogue || run.is_dialogue();
     done += 3;
     const bool quilted = events.on_quilt && next.source == &cases.front();
     if (next.full) KVILT_TRY(events.on_result(run.full()));
@@ -441,10 +488,12 @@ Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, cons
       const bool measured = run.dense() && policy->label == kDense;
       KVILT_ASSIGN(const CaseResult result, measured ? Result<CaseResult>(*run.dense()) : run.measure(*policy));
       KVILT_TRY(events.on_result(result));
-      if (quilted && !measured) KVILT_TRY(events.on_quilt(run.quilt(policy->label)));
+      if (quilted) KVILT_TRY(events.on_quilt(run.quilt(policy->label)));
       ++done;
     }
   }
+  // What was done before, or is left, may be one.
+  if (!dialogue && left == 0 && todo.size() == cases.size()) return no_dialogue(cases.size());
   return left;
 }
 

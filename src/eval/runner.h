@@ -43,7 +43,8 @@ struct CaseResult {
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
   int near = 0;                                       // of the reused ones, those found in text that nearly repeats
   double kept_ratio = 1;                              // share of the reused tokens' keys that the answer sees
-  double cells_ratio = 1, decode_cells_ratio = 1;     // attention's FLOPs, the choice of keys included
+  double cells_ratio = 1;                             // attention's FLOPs, the choice of keys included
+  std::optional<double> decode_cells_ratio;           // the answer's; none: none of its rows ran, as of the two below
   std::optional<double> token_s, decode_bytes;        // a token of the answer after its first; none: it had no other
   int64_t evicted_bytes = 0;                          // of K and V, with decode_evict
   std::optional<double> held_mass, decode_held_mass;  // with RunOptions::held_mass (PromptUsage)
@@ -79,7 +80,8 @@ struct RunOptions {
   // Each policy is asked once before it is measured, so that what it stores about documents is there (samkv).
   bool settle = false;
   // Of a dialogue: before each policy is measured on the last turn, it is asked the turns before that, one by one, and
-  // answers as the case has it; what it leaves of them is its cache. Nothing else is warmed.
+  // answers as the case has it; what it leaves of them is its cache. Nothing else is warmed, so that a case without an
+  // earlier turn starts from an empty cache.
   bool turns = false;
   Seasoning seasoning = {};  // pieces have so many contexts before the case is asked; its seed is a case's own
 };
@@ -93,8 +95,13 @@ struct RunEvents {
   std::function<Status(const Quilt&)> on_quilt;  // for every policy of the first case
 };
 
+// Whether it can be measured what the rows of each policy see (RunOptions::held_mass), before anything is run: the
+// engine is asked for it on one token. Errors: the engine's, naming the policy.
+Status check_held_mass(Engine& engine, const std::vector<PolicySpec>& policies);
+
 // Runs what was not done before. `full` is always measured and reported, even if it is not in `policies`. Returns how
-// many cases the time limit left out. Errors: the first that a case or the engine gives.
+// many cases the time limit left out. Errors: the first that a case or the engine gives; with RunOptions::turns
+// kInvalidArgument if no case has an earlier turn: at once, or at the end where only the model's writing tells.
 Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, const std::vector<PolicySpec>& policies,
                       const RunOptions& options, const RunEvents& events);
 

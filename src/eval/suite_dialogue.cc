@@ -6,11 +6,13 @@
 //           right answer, or with the true text that follows. The last turn is the case.
 // mt-bench: two turns of MT-bench (Zheng et al., arXiv:2306.05685), the first answered as the reference does; a
 //           question without a reference is left out. Distances only: its own score takes a judge.
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "eval/case_file.h"
 #include "eval/json_lines.h"
 #include "eval/suite.h"
 
@@ -21,18 +23,48 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxBenchBytes = size_t{64} << 20;
 
+// Cuts a piece in its middle and returns its second half, which is empty where the piece is a single word or token.
+CasePart take_half(CasePart& first) {
+  CasePart second = first;
+  const auto cut = [](std::string& front, std::string& back) {
+    const size_t at = middle_of(front);
+    back = front.substr(at);
+    front.resize(at);
+  };
+  cut(first.text, second.text);
+  cut(first.was, second.was);
+  const auto half = static_cast<long>((first.ids.size() + 1) / 2);
+  second.ids.assign(first.ids.begin() + half, first.ids.end());
+  first.ids.resize(static_cast<size_t>(half));
+  return second;
+}
+
+// Puts the question where half of the pieces are before it, into the only one where there is no other.
+void ask_in_the_middle(std::vector<CasePart>& parts, CasePart question) {
+  if (std::ranges::count(parts, true, &CasePart::known) != 1) {
+    parts.insert(parts.begin() + static_cast<long>(parts.size() / 2), std::move(question));
+    return;
+  }
+  const auto piece = std::ranges::find(parts, true, &CasePart::known);
+  CasePart second = take_half(*piece);
+  question.text = "\n" + question.text;
+  const auto at = parts.insert(piece + 1, std::move(question));
+  if (!second.text.empty() || !second.ids.empty()) parts.insert(at + 1, std::move(second));
+}
+
 // The user's turn of a RAG case with its question elsewhere.
 Result<CaseTurn> user_turn(EvalCase& from, const std::string& at) {
   CaseTurn& last = from.turns.back();
   if (last.parts.size() < 2) return error(Code::kInvalidArgument, "suite 'dialogue': {} has no text", from.id);
   CasePart question = std::move(last.parts.back());
   last.parts.pop_back();
+  if (at != "end") question.text += "\n";
   if (at == "end") {
     last.parts.push_back(std::move(question));
+  } else if (at == "begin") {
+    last.parts.insert(last.parts.begin(), std::move(question));
   } else {
-    question.text += "\n";
-    const size_t before = at == "begin" ? 0 : last.parts.size() / 2;
-    last.parts.insert(last.parts.begin() + static_cast<long>(before), std::move(question));
+    ask_in_the_middle(last.parts, std::move(question));
   }
   return std::move(last);
 }

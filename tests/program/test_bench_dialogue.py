@@ -11,6 +11,7 @@ KVILT = os.environ.get("KVILT_PROGRAM", str(ROOT / "build/release/kvilt"))
 PROBE = ROOT / "tests/data/models/probe-1M"
 NUMBERS = ["prompt_tokens", "prefill_s", "decode_s", "attend_decode_s", "cells_ratio", "bound_s"]
 ANSWER = 8
+EVICTS = "prefix:decode=snapkv:decode_evict=yes"
 
 
 def dialogue(*args):
@@ -66,12 +67,25 @@ def test_without_mass_there_is_none_and_answers_may_stand_alone(tmp_path):
 @pytest.mark.parametrize("args,words", [
     (["--lengths", "30"], ["--lengths", "30"]),
     (["--lengths", "many"], ["--lengths", "many"]),
+    (["--lengths", "600,30"], ["--lengths", "30"]),
+    (["--lengths", "600,5000"], ["--lengths", "5000", "context", "4096"]),
+    (["--mass", "--answers-only"], ["--mass", "--answers-only", "of its own"]),
+    (["--mass", "--policies", EVICTS], [f"'{EVICTS}'", "leave 'decode_evict' out"]),
     (["--rounds", "0"], ["--rounds"]),
     (["--policies", "prefix:decode=best"], ["decode", "best", "streamingllm"]),
     (["--policies", "nothing"], ["nothing", "loopserve"]),
     (["--text", "/nowhere/novel.txt"], ["/nowhere/novel.txt"]),
 ], ids=lambda words: words[0] if isinstance(words, list) else "")
-def test_what_is_wrong_is_named(args, words, tmp_path):
+def test_what_is_wrong_is_named_before_any_round(args, words):
     done = dialogue("--lengths", "600", *args) if "--lengths" not in args else dialogue(*args)
-    assert done.returncode == 1 and not (tmp_path / "dialogue.json").exists()
+    assert done.returncode == 1 and done.stdout == "", "before the table begins"
     assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_a_text_that_is_too_short_for_the_second_length_is_named_before_any_round(tmp_path):
+    novel = tmp_path / "novel.txt"
+    novel.write_text("stup vig stir clak plem kob . " * 100)
+    flags = ["--text", novel, "--rounds", "1", "--policies", "prefix"]
+    done = dialogue("--lengths", "600,3000", *flags)
+    assert done.returncode == 1 and done.stdout == "" and "novel.txt" in done.stderr, done.stderr
+    assert dialogue("--lengths", "600", *flags).returncode == 0, "power: it is long enough for the first"

@@ -44,6 +44,16 @@ def test_reports_of_several_runs_are_one_table(tmp_path):
     assert "l_cut=8" not in sweep("--table", one, "--policy", "crossquery").stdout, "power"
 
 
+def test_ratios_are_to_what_the_reports_say(tmp_path):
+    older, turns = report(tmp_path / "older.json", [row("mend", .02)]), tmp_path / "turns.json"
+    turns.write_text(json.dumps({"ratios_to": "prefix", "rows": [row("mend", .03)], "pairs": []}))
+    head = sweep("--table", turns, "--policy", "mend").stdout
+    assert "FLOPs / prefix" in head and "TTFT / prefix" in head and "/ full" not in head
+    assert "FLOPs / full" in sweep("--table", older, "--policy", "mend").stdout
+    both = sweep("--table", older, turns, "--policy", "mend")
+    assert both.returncode == 2 and "to full, of others to prefix" in both.stderr and "mend" not in both.stdout
+
+
 def test_a_run_asks_for_every_combination_side_by_side(tmp_path):
     kvilt = tmp_path / "kvilt"
     made = json.dumps({"rows": [row("samkv", .1)]})
