@@ -98,8 +98,8 @@ struct SamplingParams {
   // So many are drawn before an end token can be, and before a stop text ends the answer. Not with a constraint.
   int min_tokens = 0;
   int logprobs = -1;  // -1: none; n: those of the chosen token and of the n most likely ones
-  // They are of what tokens are drawn from, behind penalties, temperature and filters: minus infinity for what those
-  // leave out. False: the model's own, of the tokens that a constraint allows.
+  // They are of what tokens are drawn from, behind penalties, temperature and filters: what those leave out is not among
+  // the likely ones. False: the model's own, of the tokens that a constraint allows.
   bool drawn_logprobs = false;
   // For code: the answer ends, as with max_tokens, before a line that begins with fewer blanks or tabs (its first line may;
   // 0: any), and with the first line that is whole so many seconds after the first token (less than 0: any time).

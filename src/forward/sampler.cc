@@ -443,6 +443,7 @@ TokenLogprob Sampler::drawn_logprob(std::span<const float> logits, const Sampler
   const size_t last = filtered && !scratch.weight_.empty() ? scratch.weight_.size() : logits.size();
   out.logprob = said(std::min(static_cast<size_t>(out.rank), last) - 1, id);
   for (size_t i = 0; i < out.top.size(); ++i) out.top[i].second = said(i, out.top[i].first);
+  std::erase_if(out.top, [](const auto& other) { return other.second == -INFINITY; });
   return out;
 }
 

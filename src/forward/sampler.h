@@ -77,7 +77,7 @@ class Sampler {
   // impossible), from logits without penalties. Of equal logits the lower id comes first.
   static TokenLogprob logprob(std::span<const float> logits, int32_t id, int top);
   // The same of the distribution from which the last sample() drew `id`, with what that call was given and left of it.
-  // What is left out comes last, at minus infinity; of a greedy draw that is all but the best.
+  // What is left out is not among the likely ones; of a greedy draw that is all but the best.
   TokenLogprob drawn_logprob(std::span<const float> logits, const SamplerScratch& scratch, TokenMask may, int32_t id,
                              int top) const;
 

@@ -10,10 +10,10 @@ namespace kvilt {
 inline constexpr int kMostAhead = 64;
 
 // Which pieces are made of look-alikes, by PromptLayout: all, where more than kLookAlike of their tokens are; else those
-// of which more than kLookAlikePiece are. Nine tenths of a table's pieces have .28 and more, and nineteen twentieths of
-// the passages of questions at most .25 to .30: docs/results/look-alikes.md. Few tokens say nothing: two sentences that
-// begin alike are a tenth of such a piece.
-inline constexpr double kLookAlike = 0.22, kLookAlikePiece = 0.25;
+// of which more than kLookAlikePiece are. Nine tenths of a table's pieces are above that, and a hundredth of the passages
+// of questions: docs/results/look-alikes.md. Few tokens say nothing: two sentences that begin alike are a tenth of such a
+// piece.
+inline constexpr double kLookAlike = 0.22, kLookAlikePiece = 0.28;
 inline constexpr int32_t kLookAlikeTokens = 64;  // of such a piece, at least
 Runs look_alike_pieces(const PromptLayout& layout);
 

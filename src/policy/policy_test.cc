@@ -415,23 +415,23 @@ TEST(Auto, ComputesMoreOfOnePieceThatIsMadeOfLookAlikes) {
   const auto computed = [&](const std::map<std::string, std::string>& params, double of_middle,
                             const kvilt::Run& text) {
     const auto made = policy("auto", params);
-    layout.piece_look_alikes = {0.1, of_middle, 0.24};
+    layout.piece_look_alikes = {0.1, of_middle, 0.27};
     Plan plan = checked_plan(*made, layout, config);
     const Probe probes[] = {probe, probe};
     for (size_t stage = 0; stage + 1 < plan.stages.size(); ++stage)
       made->refine(layout, config, static_cast<int>(stage), std::span(probes).first(stage + 1), plan);
     return count(intersect(plan.stages.back().sets[0], Runs{text}));
   };
-  EXPECT_EQ(computed({}, 0.24, {0, 1000}), 310) << "power";
-  EXPECT_EQ(computed({}, 0.26, {400, 600}), 140);
-  EXPECT_EQ(computed({}, 0.26, {0, 1000}), 140 + 248);
-  EXPECT_EQ(computed({{"quality", "draft"}}, 0.26, {0, 1000}), 140 + 40);
-  EXPECT_EQ(computed({{"r", "0.4"}}, 0.26, {0, 1000}), 400) << "who says r gets it";
-  EXPECT_EQ(computed({{"alike", "1"}}, 0.26, {400, 600}), 200);
+  EXPECT_EQ(computed({}, 0.27, {0, 1000}), 310) << "power";
+  EXPECT_EQ(computed({}, 0.29, {400, 600}), 140);
+  EXPECT_EQ(computed({}, 0.29, {0, 1000}), 140 + 248);
+  EXPECT_EQ(computed({{"quality", "draft"}}, 0.29, {0, 1000}), 140 + 40);
+  EXPECT_EQ(computed({{"r", "0.4"}}, 0.29, {0, 1000}), 400) << "who says r gets it";
+  EXPECT_EQ(computed({{"alike", "1"}}, 0.29, {400, 600}), 200);
   layout.pieces = {{0, 400}, {400, 463}, {463, 1000}};
-  EXPECT_EQ(computed({}, 0.26, {0, 1000}), 310) << "few tokens say nothing";
+  EXPECT_EQ(computed({}, 0.29, {0, 1000}), 310) << "few tokens say nothing";
   layout.pieces[1].end = layout.pieces[2].begin = 464;
-  EXPECT_GT(computed({}, 0.26, {0, 1000}), 310);
+  EXPECT_GT(computed({}, 0.29, {0, 1000}), 310);
   // What it costs counts where pieces are declined: with a quarter of the prompt new, .31 pays and 1 does not.
   const PromptLayout half{1000, 0, {{0, 400}, {400, 750}}, -1, -1, 0, 0, 0, {0, 0}};
   PromptLayout alike = half;
