@@ -10,6 +10,7 @@ namespace {
 class SparseLimits : public testing::TestWithParam<std::string> {
  protected:
   const std::vector<int32_t> prompt = tokens(GetParam() == "reference" ? 700 : 1300, 7);
+  std::vector<int32_t> begin_of(int n) const { return {prompt.begin(), prompt.begin() + n}; }  // tokens of it
   std::unique_ptr<Engine> engine(int chunk = 512) const {
     return open_for_test({.model = kModel, .backend = GetParam(), .chunk_tokens = chunk});
   }
@@ -178,8 +179,7 @@ TEST_P(SparseDialogues, ATurnGoesOnFromItsOwnDialogue) {
   for (const SparseMethod& method : sparse_methods()) {
     SCOPED_TRACE(method.name);
     const auto e = engine();
-    const std::vector<int32_t> first(prompt.begin(), prompt.begin() + 1024);
-    Request request = request_of(first, method.name, 0);
+    Request request = request_of(begin_of(1024), method.name, 0);
     request.policy.params = method.few;
     ask_ok(*e, std::move(request));
     const Outcome next = ask_with(*e, prompt, method.name, method.few);
@@ -210,13 +210,13 @@ TEST_P(SparseDialogues, ATurnWithoutAHistoryIsASingleTurn) {
       ask_ok(*e, std::move(request));
     };
     say(tokens(900, 31), method.name, method.few);
-    say(std::vector<int32_t>(prompt.begin(), prompt.begin() + 700), method.name, {{"seed", "9"}});
+    say(begin_of(700), method.name, {{"seed", "9"}});
     say(join({tokens(5, 32), prompt}), method.name, method.few);
     const Outcome single = ask_with(*engine(), prompt, method.name, method.few);
     const Outcome turn = ask_with(*e, prompt, method.name, method.few);
     EXPECT_EQ(turn.usage().prefix, 0);
     expect_equal(turn, single);
-    say(std::vector<int32_t>(prompt.begin(), prompt.begin() + 700), method.name, method.few);
+    say(begin_of(700), method.name, method.few);
     const Outcome second = ask_with(*e, prompt, method.name, method.few);
     EXPECT_EQ(second.usage().prefix, 700) << "power: a history is found";
     differ += second.completion.logits.first != single.completion.logits.first;
@@ -229,7 +229,7 @@ TEST_P(SparseDialogues, ShortPromptsAreAnswered) {
   const auto e = engine();
   for (const int n : {1, 2, 7, 63, 64, 65, 130}) {
     SCOPED_TRACE(n);
-    const std::vector<int32_t> ids(prompt.begin(), prompt.begin() + n);
+    const std::vector<int32_t> ids = begin_of(n);
     const Outcome dense = ask_with(*e, ids, "full");
     for (const char* keeps_more : {"ashape", "minference"}) expect_equal(ask_with(*e, ids, keeps_more), dense);
     int differ = 0;
@@ -252,7 +252,7 @@ TEST_P(SparseDialogues, ASeedWithoutEffectHidesNothing) {
   for (const auto& [name, prefix] : list) {
     SCOPED_TRACE(name);
     const auto e = engine();
-    Request first = request_of(std::vector<int32_t>(prompt.begin(), prompt.begin() + 700), name, 1);
+    Request first = request_of(begin_of(700), name, 1);
     first.policy.params = {{"seed", "9"}};
     ask_ok(*e, first);
     EXPECT_EQ(ask_with(*e, prompt, name).usage().prefix, prefix);
@@ -314,27 +314,27 @@ TEST_P(SparseDialogues, GoesWithDecodeMethods) {
 // Nor behind a chain, where such rows run again for the decode rule alone: what the turn's own rows choose does not
 // depend on them, nor does what the turn leaves.
 TEST_P(SparseDialogues, GoesWithDecodeMethodsBehindAChain) {
-  const auto begin = [&](int n) { return std::vector<int32_t>(prompt.begin(), prompt.begin() + n); };
   int kinds = 0;
   for (const SparseMethod& method : sparse_methods()) {
     SCOPED_TRACE(method.name);
     const auto say = [&](Engine& e, int n, const Params& params) {
-      Request request = request_of(begin(n), method.name, 0);
+      Request request = request_of(begin_of(n), method.name, 0);
       request.policy.params = params;
       ask_ok(e, std::move(request));
     };
     const auto e = engine();
     say(*e, 700, method.few);
     for (const int n : {712, 760}) {
-      const Outcome alone = ask_with(*e, begin(n), method.name, method.few);
+      const Outcome alone = ask_with(*e, begin_of(n), method.name, method.few);
       EXPECT_EQ(alone.usage().prefix, 700) << "power: there is a chain";
       kinds += n == 712 && alone.completion.logits.first !=
-                               ask_with(*engine(), begin(n), method.name, method.few).completion.logits.first;
+                               ask_with(*engine(), begin_of(n), method.name, method.few).completion.logits.first;
       for (const auto& [decode, budget] : {std::pair{"snapkv", "64"}, {"h2o", "5000"}, {"loopserve", "64"}}) {
         SCOPED_TRACE(decode);
         Params params = method.few;
         params.insert({{"decode", decode}, {"decode_budget", budget}});
-        EXPECT_EQ(ask_with(*e, begin(n), method.name, params).completion.logits.first, alone.completion.logits.first);
+        EXPECT_EQ(ask_with(*e, begin_of(n), method.name, params).completion.logits.first,
+                  alone.completion.logits.first);
       }
     }
     Params params = method.few;
@@ -343,9 +343,9 @@ TEST_P(SparseDialogues, GoesWithDecodeMethodsBehindAChain) {
     say(*with, 700, method.few);
     say(*with, 712, params);
     say(*e, 712, method.few);
-    const Outcome next = ask_with(*with, begin(900), method.name, method.few);
+    const Outcome next = ask_with(*with, begin_of(900), method.name, method.few);
     EXPECT_EQ(next.usage().prefix, 712);
-    expect_equal(next, ask_with(*e, begin(900), method.name, method.few));
+    expect_equal(next, ask_with(*e, begin_of(900), method.name, method.few));
   }
   EXPECT_GT(kinds, 8) << "power: which rows choose together matters";
 }
@@ -353,13 +353,12 @@ TEST_P(SparseDialogues, GoesWithDecodeMethodsBehindAChain) {
 // The same prompt again finds its chain, and its last rows choose together as they did: in their block, or where their
 // turn began in it. So does a second choice of one request.
 TEST_P(SparseDialogues, ASecondTimeIsTheFirst) {
-  const auto begin = [&](int n) { return std::vector<int32_t>(prompt.begin(), prompt.begin() + n); };
   int by_one_row = 0;
   for (const SparseMethod& method : sparse_methods()) {
     SCOPED_TRACE(method.name);
     const auto e = engine();
     const auto say = [&](int n) {
-      Request request = request_of(begin(n), method.name, 3);
+      Request request = request_of(begin_of(n), method.name, 3);
       request.policy.params = method.few;
       request.evaluation.first_logits = true;
       return ask_ok(*e, std::move(request));
@@ -371,9 +370,9 @@ TEST_P(SparseDialogues, ASecondTimeIsTheFirst) {
       EXPECT_EQ(second.completion.logits.first, first.completion.logits.first) << n;
       EXPECT_EQ(second.ids, first.ids) << n;
     }
-    const Outcome one_more = ask_with(*e, begin(1026), method.name, method.few);
+    const Outcome one_more = ask_with(*e, begin_of(1026), method.name, method.few);
     by_one_row += one_more.completion.logits.first !=
-                  ask_with(*engine(), begin(1026), method.name, method.few).completion.logits.first;
+                  ask_with(*engine(), begin_of(1026), method.name, method.few).completion.logits.first;
   }
   EXPECT_GT(by_one_row, 8) << "power: a row that chooses alone chooses otherwise";
 }
@@ -381,16 +380,15 @@ TEST_P(SparseDialogues, ASecondTimeIsTheFirst) {
 // Rows that run for a decode rule alone are not among those that choose whose FFN runs.
 TEST_P(SparseDialogues, AnFfnRuleGoesWithDecodeMethodsBehindAPrefix) {
   const auto e = engine();
-  const auto begin = [&](int n) { return std::vector<int32_t>(prompt.begin(), prompt.begin() + n); };
-  warm(*e, begin(700), "full");
+  warm(*e, begin_of(700), "full");
   Params params{{"global", "all"}, {"ffn_mass", "0.5"}, {"ffn_recent", "1"}};
-  const Outcome alone = ask_with(*e, begin(712), "redknot", params);
+  const Outcome alone = ask_with(*e, begin_of(712), "redknot", params);
   EXPECT_EQ(alone.usage().prefix, 700);
-  expect_differ(alone, ask_with(*e, begin(712), "full"));
+  expect_differ(alone, ask_with(*e, begin_of(712), "full"));
   for (const char* decode : {"snapkv", "h2o"}) {
     Params with = params;
     with.insert({{"decode", decode}, {"decode_budget", "5000"}});
-    EXPECT_EQ(ask_with(*e, begin(712), "redknot", with).completion.logits.first, alone.completion.logits.first)
+    EXPECT_EQ(ask_with(*e, begin_of(712), "redknot", with).completion.logits.first, alone.completion.logits.first)
         << decode;
   }
 }

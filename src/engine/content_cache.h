@@ -96,7 +96,7 @@ class ContentCache {
     int32_t chosen_by = 0;       // > 0: a chain's rows chose together, in blocks of so many positions
     bool make_clean = false;     // the prefix ends where the first marked part begins, unless that has a clean copy
   };
-  // How much of the layout's pieces looks alike, together and each by itself. A layout whose pieces changed is measured
+  // How much of the layout's pieces looks alike, of all together and of each. A layout whose pieces changed is measured
   // again.
   static void measure_look_alikes(std::span<const int32_t> prompt, PromptLayout& layout);
   // What is known of `prompt` (T tokens): at most T - 1 of them as prefix; pieces may cover the last one too. The prefix

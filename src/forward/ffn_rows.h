@@ -19,8 +19,8 @@ struct FfnRows {
   Mat<const float> attended;  // attention outputs, all heads, before the output projection
   Mat<const float> residual;  // before the attention output joins it
   bool experts = false;       // the FFN is one of experts
-  std::span<const uint8_t> only_look =
-      {};  // by row, 1: for a decode rule alone; these choose for themselves. Empty: none
+  // By row, 1: it runs for a decode rule alone, and chooses with such ones only. Empty: none does.
+  std::span<const uint8_t> only_look = {};
 };
 
 // runs[r] = 1 if row r runs the FFN, else 0.

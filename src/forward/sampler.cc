@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -420,30 +421,29 @@ TokenLogprob Sampler::logprob(std::span<const float> logits, int32_t id, int top
   return out;
 }
 
-// Penalties, bias and masks are in the logits; temperature and filters keep their order.
+// Penalties, bias and masks are in the logits; temperature and filters keep their order, so that the n-th best of them is
+// the n-th that was kept.
 TokenLogprob Sampler::drawn_logprob(std::span<const float> logits, const SamplerScratch& scratch, TokenMask may,
                                     int32_t id, int top) const {
+  constexpr double kAll[] = {1};
   std::vector<float> may_come(logits.begin(), logits.end());
   if (!may.empty()) rule_out(may, may_come);
-  TokenLogprob out = logprob(may_come, id, top);
-  const bool filtered = filters(logits.size()), greedy = params_.temperature <= 0;
-  double all = 0;
-  if (!greedy && filtered) {
-    for (const double weight : scratch.weight_) all += weight;
-  } else if (!greedy) {
+  const bool greedy = params_.temperature <= 0;
+  if (!greedy && !filters(logits.size())) {
     for (float& x : may_come) x /= params_.temperature;
-    all = log_sum_exp(may_come);
+    return logprob(may_come, id, top);
   }
-  const auto said = [&](size_t place, int32_t of) {
-    if (greedy || (filtered && scratch.weight_.empty())) return place == 0 ? 0.f : -INFINITY;
-    if (!filtered) return static_cast<float>(may_come[of] - all);
-    return place < scratch.weight_.size() ? static_cast<float>(std::log(scratch.weight_[place] / all)) : -INFINITY;
+  TokenLogprob out = logprob(may_come, id, top);
+  const auto kept = greedy || scratch.weight_.empty() ? std::span<const double>(kAll) : std::span(scratch.weight_);
+  const double all = std::accumulate(kept.begin(), kept.end(), 0.0);
+  const auto said = [&](size_t place) {
+    return place < kept.size() ? static_cast<float>(std::log(kept[place] / all)) : -INFINITY;
   };
-  // It was drawn: where dividing by the temperature made it equal to others, it is one of those that were kept.
-  const size_t last = filtered && !scratch.weight_.empty() ? scratch.weight_.size() : logits.size();
-  out.logprob = said(std::min(static_cast<size_t>(out.rank), last) - 1, id);
-  for (size_t i = 0; i < out.top.size(); ++i) out.top[i].second = said(i, out.top[i].first);
-  std::erase_if(out.top, [](const auto& other) { return other.second == -INFINITY; });
+  // Drawn by chance, it was kept, though dividing by the temperature may have made it equal to better ones.
+  const auto place = static_cast<size_t>(out.rank) - 1;
+  out.logprob = said(greedy ? place : std::min(place, kept.size() - 1));
+  out.top.resize(std::min(out.top.size(), kept.size()));
+  for (size_t i = 0; i < out.top.size(); ++i) out.top[i].second = said(i);
   return out;
 }
 

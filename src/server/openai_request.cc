@@ -401,6 +401,19 @@ void read_tools(Fields& fields, ChatRequest& out) {
   out.tools = !tools->empty() && !(choice && *choice == "none");
 }
 
+// REQUIRES: prompts, echo, add_special_tokens and last_tokens were read.
+void read_suffix(Fields& fields, TextRequest& out) {
+  fields.string("suffix", &out.suffix, SIZE_MAX);
+  if (out.suffix.empty()) return;
+  const auto is_ids = [](const TextPrompt& prompt) { return std::holds_alternative<std::vector<int32_t>>(prompt); };
+  if (std::ranges::any_of(out.prompts, is_ids))
+    fields.fail("suffix", "is supported with prompts that are texts", "unsupported");
+  if (out.echo) fields.fail("suffix", "is not supported with echo", "unsupported");
+  if (out.last_tokens != 0) fields.fail("suffix", "is not supported with truncate_prompt_tokens", "unsupported");
+  if (!out.add_special_tokens)
+    fields.fail("suffix", "is not supported with \"add_special_tokens\": false", "unsupported");
+}
+
 std::optional<ApiError> not_an_object(const Json& body) {
   if (body.is_object()) return std::nullopt;
   return ApiError{400, fmt::format("the body must be a JSON object, not {}", type_of(body)), "", ""};
@@ -434,23 +447,6 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   if (fields.error()) return *fields.error();
   return out;
 }
-
-namespace {
-
-// REQUIRES: prompts, echo, add_special_tokens and last_tokens were read.
-void read_suffix(Fields& fields, TextRequest& out) {
-  fields.string("suffix", &out.suffix, SIZE_MAX);
-  if (out.suffix.empty()) return;
-  const auto is_ids = [](const TextPrompt& prompt) { return std::holds_alternative<std::vector<int32_t>>(prompt); };
-  if (std::ranges::any_of(out.prompts, is_ids))
-    fields.fail("suffix", "is supported with prompts that are texts", "unsupported");
-  if (out.echo) fields.fail("suffix", "is not supported with echo", "unsupported");
-  if (out.last_tokens != 0) fields.fail("suffix", "is not supported with truncate_prompt_tokens", "unsupported");
-  if (!out.add_special_tokens)
-    fields.fail("suffix", "is not supported with \"add_special_tokens\": false", "unsupported");
-}
-
-}  // namespace
 
 ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& limits) {
   if (auto error = not_an_object(body)) return *error;

@@ -54,7 +54,7 @@ std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& eng
 double finite(float logprob);
 Json bytes_of(const std::string& text);
 
-// Of each token its entry, with those of the likeliest ones as top_logprobs.
+// Of each token its entry, with those of the likeliest ones under the name `top`.
 Json with_top(const std::vector<TokenLogprob>& tokens, FunctionRef<Json(int32_t id, float logprob)> entry,
               const char* top = "top_logprobs");
 
