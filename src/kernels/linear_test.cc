@@ -93,10 +93,14 @@ class Linear {
  public:
   Linear(const Backend& backend, const Case& shape, ThreadPool& pool, Activations activations = Activations::kAuto,
          uint32_t seed = 7)
-      : backend_(backend), shape_(shape), pool_(pool) {
-    bytes_ = random_weight(shape.type, shape.N, shape.K, seed);
-    packed_ = backend.pack({bytes_.data(), shape.type, shape.N, shape.K, activations}, pool);
-  }
+      : Linear(backend, shape, random_weight(shape.type, shape.N, shape.K, seed), pool, activations) {}
+  Linear(const Backend& backend, const Case& shape, std::vector<std::byte> bytes, ThreadPool& pool,
+         Activations activations = Activations::kAuto)
+      : backend_(backend),
+        shape_(shape),
+        pool_(pool),
+        bytes_(std::move(bytes)),
+        packed_(backend.pack({bytes_.data(), shape.type, shape.N, shape.K, activations}, pool)) {}
   const PackedWeight& packed() const { return *packed_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
@@ -150,6 +154,31 @@ TEST_P(BackendTest, MatmulEqualsReferenceOnTheSameActivations) {
       // fp32 sums over K; cancelling terms in small shapes leave a few ulps of the largest.
       EXPECT_LT(distance(ours.run(x), expected), 5e-6)
           << dtype_info(shape.type).name << " T " << T << " N " << shape.N << " K " << shape.K;
+    }
+  }
+}
+
+// Sums of 8 or 16 bits on the way must hold these: all quants and all rounded activations at an end of their range.
+TEST_P(BackendTest, SumsHoldTheLargestProducts) {
+  constexpr int64_t kN = 20, kK = 512;
+  const auto rows = [] {
+    std::vector<float> x;
+    for (const int period : {0, 1, 2, 4, 16}) {  // of the signs; 0: all alike
+      for (int64_t k = 0; k < kK; ++k) x.push_back(period > 0 && k / period % 2 == 1 ? -1.0f : 1.0f);
+    }
+    const size_t half = x.size();
+    for (size_t i = 0; i < half; ++i) x.push_back(-x[i]);
+    return x;
+  }();
+  for (const DType type : kTypes) {
+    if (!is_quantised(type)) continue;
+    for (const int fill : {0x00, 0xff, 0x80, 0x7f, 0x0f, 0xf0}) {
+      const Case shape = {type, kN, kK};
+      const Linear ours(backend(), shape, filled_weight(type, kN, kK, std::byte(fill)), pool_);
+      const Linear reference(reference::backend(), shape, ours.bytes(), pool_);
+      const auto y = ours.run(rows), expected = reference.run(rows);
+      const double error = norm(expected) > 0 ? distance(y, expected) : norm(y);
+      EXPECT_LT(error, 5e-6) << dtype_info(type).name << " " << fill;
     }
   }
 }

@@ -18,7 +18,8 @@
 //
 // Packed activations. Rows are cut into row blocks of at most Kernels::max_rows rows, m rows each (m differs by one at
 // most); a row block holds per group of 32 k: int32 quads[8][m] (4 int8 each), float scale[m], float scaled_sum[m]
-// (scale x sum of the int8), int32 minus_sum[m], minus_sum of the first 16 [m], of the last 16 [m]. For float weights:
+// (scale x sum of the int8), int32 minus_sum[m], minus_sum of the first 16 [m], of the last 16 [m] (without vpdpbusd each
+// is two int16, of the first and of the last two int8 of the quads). For float weights:
 // per k float x[m]. For BF16 weights in pairs: per pair of k word x[m], two bf16 each; in tiles per 32 k m rows of 16
 // such words. Both have pair_row_bytes() a row.
 // For AMX's tiles a row block has room for kTileRows rows, whatever its number of rows, and holds per group of 32 k:

@@ -17,63 +17,115 @@ namespace {
 
 // ---- Integer dots --------------------------------------------------------------------------------------------------
 //
-// dots<bits>(acc, w, x, stride): acc + for each lane the dot of kStep<bits> quads of weights with the row's quads at x,
-// x + stride, ...
+// A sum begins with start(), takes in quads one after the other (add_quad), kFits of them at most, and ends with
+// total(): for each lane the dot of its quads with the row's, where weights have an offset of the weights less it.
+
+template <DType type>
+constexpr bool kOffset = !Packed<type>::kFormat.mins && !kWeightsSigned<Packed<type>::kFormat.bits>;
 
 #ifdef KVILT_VNNI
 
-template <int bits>
-constexpr int kStep = 1;
-
-template <int bits>
-KVILT_INLINE VI dots(VI acc, const VI (&w)[1], const std::byte* x, int64_t) {
+template <DType type>
+constexpr int kFits = 8;
+// minus_sum: of the row's int8 in these quads.
+template <DType type>
+KVILT_INLINE VI start(const std::byte* minus_sum) {
+  if constexpr (!kOffset<type>) return zero_i();
+  return shift_left<Packed<type>::kFormat.bits - 1>(set_i(load_word(minus_sum)));
+}
+template <DType type>
+KVILT_INLINE VI add_quad(VI sum, VI w, const std::byte* x) {
 #ifdef KVILT_512
   // GCC 12 loads the broadcast into a register first, an instruction more for each dot.
-  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w[0]), "m"(*reinterpret_cast<const int32_t*>(x)));
-  return acc;
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*reinterpret_cast<const int32_t*>(x)));
+  return sum;
 #else
-  return dot_vnni(acc, w[0], set_i(load_word(x)));
+  return dot_vnni(sum, w, set_i(load_word(x)));
 #endif
+}
+template <DType type>
+KVILT_INLINE VI total(VI sum) {
+  return sum;
 }
 
 #else
 
-// vpmaddubsw adds two products in 16 bits, which hold 32767: 16 products of 4-bit weights with 127, 8 of 5 bits, 4 of 6
-// bits. Of 8-bit weights only 2 fit, and only as |w| <= 128, with w's sign given to x.
-template <int bits>
-constexpr int kStep = bits == 4   ? 8
-                      : bits == 5 ? 4
-                      : bits == 6 ? 2
-                                  : 1;
-
-template <int bits>
-KVILT_INLINE VI dots(VI acc, const VI (&w)[kStep<bits>], const std::byte* x, int64_t stride) {
-  VI pairs = zero_i();
-  KVILT_UNROLL
-  for (int j = 0; j < kStep<bits>; ++j) {
-    const VI xj = set_i(load_word(x + j * stride));
-    const VI products = kWeightsSigned<bits> ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[j]), _mm256_sign_epi8(xj, w[j]))
-                                             : _mm256_maddubs_epi16(w[j], xj);
-    pairs = j == 0 ? products : _mm256_add_epi16(pairs, products);
+// vpmaddubsw adds two products in 16 bits, and a sum of these stays there as long as what it ends with fits, since
+// additions wrap: 16 products of 127 with 4-bit weights or with 5-bit ones less 16 (32512), 8 with 5 bits, or with 6
+// less 32. One vpmaddwd ends it. Of 8-bit weights only 2 fit, and only as |w| <= 128, with w's sign given to x: their
+// sums are of 32 bits.
+template <DType type>
+constexpr int kFits = Packed<type>::kFormat.bits == 6 || (Packed<type>::kFormat.bits == 5 && !kOffset<type>) ? 4 : 8;
+// minus_sum: two sums of 16 bits, of the first and of the last two int8 of each of the row's quads.
+template <DType type>
+KVILT_INLINE VI start(const std::byte* minus_sum) {
+  if constexpr (!kOffset<type>) return zero_i();
+  return _mm256_slli_epi16(set_i(load_word(minus_sum)), Packed<type>::kFormat.bits - 1);
+}
+// The additions are in assembly to keep their order: GCC makes a tree of them, which wants more registers than there
+// are (Zen 1, 4 bits, by itself: 44 instead of 54 GOP/s).
+template <DType type>
+KVILT_INLINE VI add_quad(VI sum, VI w, const std::byte* x) {
+  const VI row = set_i(load_word(x));
+  if constexpr (kWeightsSigned<Packed<type>::kFormat.bits>) {
+    const VI pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(row, w));
+    const VI quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(quads));
+  } else {
+    const VI pairs = _mm256_maddubs_epi16(w, row);
+    asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(pairs));
   }
-  return add_i(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  return sum;
+}
+template <DType type>
+KVILT_INLINE VI total(VI sum) {
+  if constexpr (kWeightsSigned<Packed<type>::kFormat.bits>) return sum;
+  return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
 }
 
 #endif
 
 // ---- The tile ------------------------------------------------------------------------------------------------------
 
-// Quads [j, j_end) of a group, m rows.
+// Quads [j, j_end) of a group, m rows: a decoded quad meets all of them.
 template <DType type, int m, int j, int j_end>
-KVILT_INLINE void dot_quads(const Packed<type>& w, const std::byte* x, VI (&acc)[m]) {
+KVILT_INLINE void add_quads(const Packed<type>& w, const std::byte* x, VI (&sums)[m]) {
   if constexpr (j < j_end) {
-    constexpr int bits = Packed<type>::kFormat.bits;
-    VI quads[kStep<bits>];
-    decode<type, j>(w, quads);
+    const VI quad = Packed<type>::template quad<j>(w);
     KVILT_UNROLL
-    for (int r = 0; r < m; ++r) acc[r] = dots<bits>(acc[r], quads, x + (j * m + r) * 4, m * 4);
-    dot_quads<type, m, j + kStep<bits>, j_end>(w, x, acc);
+    for (int r = 0; r < m; ++r) sums[r] = add_quad<type>(sums[r], quad, x + (j * m + r) * 4);
+    add_quads<type, m, j + 1, j_end>(w, x, sums);
   }
+}
+
+// dots: of the quads of a group's scale s (all, or one half of them) with m rows.
+template <DType type, int m, int s>
+KVILT_INLINE void dot_quads(const Packed<type>& w, const std::byte* x, VI (&dots)[m]) {
+  constexpr int scales = Packed<type>::kFormat.scales, quads = 8 / scales;
+  const std::byte* minus_sums = x + (scales == 1 ? 40 : 44 + 4 * s) * m;
+  KVILT_UNROLL
+  for (int r = 0; r < m; ++r) dots[r] = start<type>(minus_sums + r * 4);
+  add_quads<type, m, s * quads, s * quads + (quads < kFits<type> ? quads : kFits<type>)>(w, x, dots);
+  KVILT_UNROLL
+  for (int r = 0; r < m; ++r) dots[r] = total<type>(dots[r]);
+  if constexpr (quads > kFits<type>) {
+    static_assert(quads == 2 * kFits<type> && !kOffset<type>);
+    VI more[m];
+    KVILT_UNROLL
+    for (int r = 0; r < m; ++r) more[r] = zero_i();
+    add_quads<type, m, kFits<type>, quads>(w, x, more);
+    KVILT_UNROLL
+    for (int r = 0; r < m; ++r) dots[r] = add_i(dots[r], total<type>(more[r]));
+  }
+}
+
+template <DType type, int m, int s>
+KVILT_INLINE void add_scaled(const Packed<type>& w, const std::byte* x, VF (&part)[m]) {
+  VI dots[m];
+  dot_quads<type, m, s>(w, x, dots);
+  const VF scale = Packed<type>::scale(w, s);
+  KVILT_UNROLL
+  for (int r = 0; r < m; ++r) part[r] = fma(to_float(dots[r]), scale, part[r]);
 }
 
 // Asks for the bytes of one group, somewhere ahead, to come into L2.
@@ -91,7 +143,6 @@ __attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t 
                                     VF* sums) {
   using W = Packed<type>;
   constexpr Format f = W::kFormat;
-  constexpr bool offset = !f.mins && !kWeightsSigned<f.bits>;
   VF sum[m];
   KVILT_UNROLL
   for (int r = 0; r < m; ++r) sum[r] = sums[r];
@@ -103,25 +154,8 @@ __attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t 
     for (int r = 0; r < m; ++r) part[r] = zero_f();
     for (; g < end; ++g, x += kRecordBytes * m, W::next(w)) {
       if (ahead != nullptr) fetch<type>(ahead + g * W::kChunk.bytes / W::kChunk.groups);
-      KVILT_UNROLL
-      for (int s = 0; s < f.scales; ++s) {
-        const std::byte* minus_sums = x + (f.scales == 1 ? 40 : 44 + 4 * s) * m;
-        VI acc[m];
-        KVILT_UNROLL
-        for (int r = 0; r < m; ++r) {
-          acc[r] = offset ? shift_left<f.bits - 1>(set_i(load_word(minus_sums + r * 4))) : zero_i();
-        }
-        if (f.scales == 1) {
-          dot_quads<type, m, 0, 8>(w, x, acc);
-        } else if (s == 0) {
-          dot_quads<type, m, 0, 4>(w, x, acc);
-        } else {
-          dot_quads<type, m, 4, 8>(w, x, acc);
-        }
-        const VF scale = W::scale(w, s);
-        KVILT_UNROLL
-        for (int r = 0; r < m; ++r) part[r] = fma(to_float(acc[r]), scale, part[r]);
-      }
+      add_scaled<type, m, 0>(w, x, part);
+      if constexpr (f.scales == 2) add_scaled<type, m, 1>(w, x, part);
       if constexpr (f.mins) {
         const VF min = W::min(w);
         KVILT_UNROLL

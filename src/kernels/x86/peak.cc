@@ -10,11 +10,15 @@ namespace {
 constexpr int kChains = 12;                // independent sums: enough to hide the latency of any of these instructions
 constexpr int64_t kLine = 4 * kLanes * 4;  // bytes read at once
 
+// Without vpdpbusd: products of pairs and their sum in 16 bits, which is what the kernels come down to (matmul.cc). In
+// assembly, or the compiler multiplies once for all chains.
 KVILT_INLINE VI dot(VI acc, VI w, VI x) {
 #ifdef KVILT_VNNI
   return dot_vnni(acc, w, x);
 #else
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+  VI pairs;
+  asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(acc), "=&x"(pairs) : "x"(w), "x"(x));
+  return acc;
 #endif
 }
 

@@ -40,6 +40,14 @@ KVILT_INLINE int32_t add4(__m128i v) {
   return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 1)));
 }
 
+#ifndef KVILT_VNNI
+// Minus the sums of the even lanes of 16 bits, and of the odd ones.
+KVILT_INLINE int32_t minus_pairs(__m128i v) {
+  const __m128i a = _mm_add_epi16(v, _mm_unpackhi_epi64(v, v));
+  return _mm_cvtsi128_si32(_mm_sub_epi16(_mm_setzero_si128(), _mm_add_epi16(a, _mm_shuffle_epi32(a, 1))));
+}
+#endif
+
 // Records are written where other cores have just read: their lines are asked for early, many at once, since stores
 // would ask for one after the other.
 constexpr int64_t kRecordsAhead = 24;
@@ -58,16 +66,23 @@ KVILT_INLINE void quantize_row(const float* x, int64_t groups, int64_t m, std::b
     }
     const float scale = peak * (1.0f / 127);
     const __m256i quads = quads_of(x, peak > 0 ? 127.0f / peak : 0.0f);
-    const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), quads), _mm256_set1_epi16(1));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), quads);
+    const __m256i sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
     const int32_t low = add4(_mm256_castsi256_si128(sums)), high = add4(_mm256_extracti128_si256(sums, 1));
     int32_t words[13];
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), quads);
     const float scaled_sum = scale * static_cast<float>(low + high);
     std::memcpy(&words[8], &scale, 4);
     std::memcpy(&words[9], &scaled_sum, 4);
+#ifdef KVILT_VNNI
     words[10] = -(low + high);
     words[11] = -low;
     words[12] = -high;
+#else
+    words[11] = minus_pairs(_mm256_castsi256_si128(pairs));
+    words[12] = minus_pairs(_mm256_extracti128_si256(pairs, 1));
+    words[10] = minus_pairs(_mm_add_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+#endif
     for (int i = 0; i < 13; ++i) std::memcpy(record + i * m * 4, &words[i], 4);
   }
 }
