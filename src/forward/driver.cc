@@ -281,7 +281,7 @@ void Driver::choose_fed(std::span<Chunk> chunks, int l) {
     const auto& rule = chunks[i].stage->ffn;
     const int64_t begin = s.rows.first[i], end = s.rows.first[i + 1];
     if (!rule || begin == end) continue;
-    const std::vector<uint8_t> looks = rows_that_only_look(*chunks[i].stage, l, s.rows.pos_of(i));
+    const Runs looks = rows_that_only_look(*chunks[i].stage, l);
     choose_ffn_rows(*rule,
                     {l, chunks[i].plan->prompt_len, s.rows.pos_of(i), s.attended.view().slice_rows(begin, end),
                      s.x.view().slice_rows(begin, end), experts, looks},

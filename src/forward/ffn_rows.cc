@@ -69,7 +69,7 @@ void choose_ffn_rows(const FfnRule& rule, const FfnRows& rows, uint8_t* runs) {
   std::fill(runs + n, runs + rows.pos.size(), uint8_t{1});
   for (size_t begin = 0, end = 0; begin < n; begin = end) {
     const auto kind = [&](size_t r) {
-      return std::pair(rows.pos[r] / kFfnBlock, rows.only_look.empty() ? uint8_t{0} : rows.only_look[r]);
+      return std::pair(rows.pos[r] / kFfnBlock, contains(rows.only_look, rows.pos[r]));
     };
     while (end < n && kind(end) == kind(begin)) ++end;
     choose_block(rule, rows, begin, end, runs);

@@ -19,8 +19,7 @@ struct FfnRows {
   Mat<const float> attended;  // attention outputs, all heads, before the output projection
   Mat<const float> residual;  // before the attention output joins it
   bool experts = false;       // the FFN is one of experts
-  // By row, 1: it runs for a decode rule alone, and chooses with such ones only. Empty: none does.
-  std::span<const uint8_t> only_look = {};
+  std::span<const Run> only_look = {};  // these run for a decode rule alone, and choose with such ones only
 };
 
 // runs[r] = 1 if row r runs the FFN, else 0.

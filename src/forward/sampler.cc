@@ -350,15 +350,14 @@ int32_t Sampler::sample(std::span<float> logits, SamplerScratch& scratch, TokenM
   return id;
 }
 
-bool Sampler::filters(size_t V) const {
-  return (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < V) || params_.top_p < 1 || params_.min_p > 0;
-}
+bool Sampler::filters_k(size_t V) const { return params_.top_k > 0 && static_cast<size_t>(params_.top_k) < V; }
+
+bool Sampler::filters(size_t V) const { return filters_k(V) || params_.top_p < 1 || params_.min_p > 0; }
 
 int32_t Sampler::draw(SamplerHead& head, double u, size_t V, std::vector<double>& weight) const {
   if (!std::isfinite(head.most())) return head.best();
   if (!filters(V)) return head.at_mass(u * head.mass());
-  const bool filtered_k = params_.top_k > 0 && static_cast<size_t>(params_.top_k) < V;
-  const bool filtered_p = params_.top_p < 1;
+  const bool filtered_k = filters_k(V), filtered_p = params_.top_p < 1;
   double all = 0;
   if (filtered_k) {
     head.keep(static_cast<size_t>(params_.top_k));

@@ -82,7 +82,8 @@ class Sampler {
                              int top) const;
 
  private:
-  bool filters(size_t V) const;  // top-k, top-p or min-p do something
+  bool filters_k(size_t V) const;  // top-k does something
+  bool filters(size_t V) const;    // top-k, top-p or min-p do
   void allow_only(std::span<float> logits) const;
   void penalise(std::span<float> logits) const;
   void forget_oldest();

@@ -17,12 +17,11 @@ SparseCost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, const Ro
                                  ? 0
                                  : std::min(plan.sparse->answer, plan.prompt_len) - plan.sparse->dense_last;
   // Rows that only look, for a decode rule, choose for themselves.
-  const std::vector<uint8_t> looks =
-      plan.stages.empty() ? std::vector<uint8_t>(pos.size()) : rows_that_only_look(plan.stages.back(), rows.layer, pos);
+  const Runs looks = plan.stages.empty() ? Runs{} : rows_that_only_look(plan.stages.back(), rows.layer);
   // Where the rows from `begin` on end that have the same pos / size and choose together.
   const auto group_end = [&](int64_t begin, int32_t size) {
     int64_t end = begin + 1;
-    const auto kind = [&](int64_t r) { return std::pair(pos[r] >= dense_from, looks[r]); };
+    const auto kind = [&](int64_t r) { return std::pair(pos[r] >= dense_from, contains(looks, pos[r])); };
     while (end < std::ssize(pos) && pos[end] / size == pos[begin] / size && kind(end) == kind(begin)) ++end;
     return end;
   };

@@ -85,12 +85,8 @@ bool Plan::only_windows(int32_t from) const {
          !stage.fate && stage.ahead == 0 && !stage.discard;
 }
 
-std::vector<uint8_t> rows_that_only_look(const Stage& stage, int layer, std::span<const int32_t> pos) {
-  std::vector<uint8_t> out(pos.size());
-  if (stage.lookers.empty()) return out;
-  const Runs only = subtract(stage.lookers, stage.write_at(layer));
-  for (size_t r = 0; r < pos.size(); ++r) out[r] = contains(only, pos[r]);
-  return out;
+Runs rows_that_only_look(const Stage& stage, int layer) {
+  return stage.lookers.empty() ? Runs{} : subtract(stage.lookers, stage.write_at(layer));
 }
 
 Stage uniform_stage(const Runs& write, int layer_end) {

@@ -208,9 +208,9 @@ struct Plan {
 Runs probe_rows(const Stage& stage, int layer);
 const Runs& lookers_at(const Stage& stage, int layer);
 
-// Of rows at these positions, 1 for those that run for the stage's lookers alone: nothing of them is written. What other
-// rows choose together must not depend on them.
-std::vector<uint8_t> rows_that_only_look(const Stage& stage, int layer, std::span<const int32_t> pos);
+// Rows that run for the stage's lookers alone: nothing of them is written. What other rows choose together must not
+// depend on them.
+Runs rows_that_only_look(const Stage& stage, int layer);
 
 // A stage whose write set is the same in all layers, up to layer_end.
 Stage uniform_stage(const Runs& write, int layer_end);

@@ -50,17 +50,20 @@ constexpr AttentionOps kAvx2Attention = {{avx2::kAttendTiles, avx2_tiles}, avx2:
 constexpr AttentionOps kAvx512Attention = {{avx512::kAttendTiles, avx512_tiles}, avx512::mix, bf16_serves};
 constexpr AttentionOps kAmxAttention = {{avx512::kAttendTiles, amx_tiles}, avx512::mix, bf16_tiles_serve};
 
-bool is_zen5() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__builtin_cpu_is("amd") || __get_cpuid(1, &a, &b, &c, &d) == 0) return false;
-  return (a >> 8 & 15) + (a >> 20 & 255) == 26;  // its family
-}
-
 // MatmulPart::ahead. Intel's look-ahead stops at each page: told 1.5 to 16 KB ahead, one row read its weights at .80 of
-// Emerald Rapids' read rate instead of .66 (two cores); at 4 KB Zen 5 went from .74 to .83. Zen 4 foresees the line by
-// itself, and lost an eighth.
+// Emerald Rapids' read rate instead of .66 (two cores). At 4 KB Zen 5 went from .74 to .83, at 8 KB Zen 1 from .47 to
+// .61. Zen 4 foresees the line by itself, and lost an eighth.
+int64_t find_bytes_ahead() {
+  if (__builtin_cpu_is("intel")) return 4096;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__builtin_cpu_is("amd") || __get_cpuid(1, &a, &b, &c, &d) == 0) return 0;
+  const unsigned family = (a >> 8 & 15) + (a >> 20 & 255), model = (a >> 4 & 15) + (a >> 12 & 240);
+  constexpr unsigned kZen1 = 23, kZen2Models = 48, kZen5 = 26;  // Zen 2 has Zen 1's family, and was not measured
+  if (family == kZen1 && model < kZen2Models) return 8192;
+  return family == kZen5 ? 4096 : 0;
+}
 int64_t bytes_ahead() {
-  static const int64_t bytes = __builtin_cpu_is("intel") || is_zen5() ? 4096 : 0;
+  static const int64_t bytes = find_bytes_ahead();
   return bytes;
 }
 
