@@ -4,7 +4,9 @@
 #include <array>
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <string_view>
+#include <vector>
 
 namespace kvilt {
 namespace {
@@ -50,23 +52,22 @@ size_t time_at(std::string_view text, size_t at) {
   return end - at;
 }
 
-// 2026-11-24, 24.11.2026, 11/24/2026.
-bool has_date(std::string_view line) {
-  for (size_t at = 0; at < line.size(); ++at) {
-    const size_t n = run_of(line, at, digit);
-    if (n == 0) continue;
-    size_t next = at + n;
-    const char sign = next < line.size() ? line[next] : '\0';
-    if ((sign == '-' || sign == '.' || sign == '/') && (n == 4 || n <= 2)) {
-      const size_t m = run_of(line, next + 1, digit), after = next + 1 + m;
-      if (m >= 1 && m <= 2 && after < line.size() && line[after] == sign) {
-        const size_t k = run_of(line, after + 1, digit);
-        if ((n == 4 && k >= 1 && k <= 2) || (n <= 2 && k == 4)) return true;
-      }
-    }
-    at = next;
+// Where the date begins that ends at `end`: 2026-11-24, 24.11.2026, 11/24/2026; npos: none does.
+size_t date_before(std::string_view line, size_t end) {
+  std::array<size_t, 3> n = {};  // digits of its parts, the last one first
+  char sign = '\0';
+  size_t at = end;
+  for (size_t part = 0; part < 3; ++part) {
+    while (at > 0 && digit(line[at - 1])) --at, ++n[part];
+    if (part == 2) break;
+    if (at == 0 ||
+        (part == 0 ? std::string_view("-./").find(line[at - 1]) == std::string_view::npos : line[at - 1] != sign))
+      return std::string_view::npos;
+    sign = line[--at];
   }
-  return false;
+  const auto short_part = [](size_t digits) { return digits == 1 || digits == 2; };
+  const bool sound = short_part(n[1]) && ((n[2] == 4 && short_part(n[0])) || (short_part(n[2]) && n[0] == 4));
+  return sound ? at : std::string_view::npos;
 }
 
 // Behind the last time that the word stands in the line; npos: it does not.
@@ -115,6 +116,42 @@ bool tells_now(std::string_view before) {
 // "It is 10:31 now".
 bool now_follows(std::string_view behind) { return behind_word(behind_blanks(behind).substr(0, 4), "now") == 3; }
 
+// Without signs and one weekday at its end.
+std::string_view without_weekday(std::string_view before) {
+  constexpr std::array<std::string_view, 7> kDays = {"sun", "mon", "tue", "wed", "thu", "fri", "sat"};
+  const auto without_signs = [](std::string_view text) {
+    while (!text.empty() && (text.back() == ' ' || text.back() == ',' || text.back() == '.')) text.remove_suffix(1);
+    return text;
+  };
+  const std::string_view text = without_signs(before);
+  size_t n = 0;
+  while (n < text.size() && letter(text[text.size() - 1 - n])) ++n;
+  std::string word(text.substr(text.size() - n));
+  std::ranges::transform(word, word.begin(), lower);
+  const bool day = std::ranges::any_of(kDays, [&](std::string_view start) { return word.starts_with(start); });
+  return day && (n == 3 || word.ends_with("day")) ? without_signs(text.substr(0, text.size() - n)) : before;
+}
+
+bool says_nothing(std::string_view text) {
+  return std::ranges::none_of(text, [](char c) { return letter(c) || digit(c); });
+}
+
+// Whether the time in [at, end) is the one of now: by what stands before it, or before the date that it belongs to, or
+// because the two are all that the line says, a zone of a few letters aside. `alone`: it is the line's only time; of
+// several below one heading ("The bus leaves on time: 7:15, 8:15") none is told.
+bool is_now(std::string_view line, size_t at, size_t end, bool alone) {
+  if (now_follows(line.substr(end))) return true;
+  size_t date_end = at;
+  while (date_end > 0 && at - date_end < 2 && (line[date_end - 1] == ' ' || line[date_end - 1] == ',')) --date_end;
+  if (date_end == at && at > 1 && line[at - 1] == 'T') --date_end;
+  const size_t date = date_before(line, date_end);
+  if (date == std::string_view::npos) return alone && tells_now(line.substr(0, at));
+  constexpr size_t kZone = 5;
+  const std::string_view before = without_weekday(line.substr(0, date)), behind = behind_blanks(line.substr(end));
+  return tells_now(before) ||
+         (says_nothing(before) && says_nothing(behind.substr(run_of(behind.substr(0, kZone), 0, letter))));
+}
+
 bool fold_billing(std::string& line) {
   constexpr std::string_view kKey = "cch=";
   bool folded = false;
@@ -128,33 +165,40 @@ bool fold_billing(std::string& line) {
 }
 
 bool fold_times(std::string& line) {
-  const bool dated = has_date(line);
-  bool folded = false;
+  struct Time {
+    size_t begin, end;
+  };
+  std::vector<Time> times;
   for (size_t at = 0; at < line.size(); ++at) {
     const size_t n = digit(line[at]) ? time_at(line, at) : 0;
-    const std::string_view all = line;
-    if (n == 0 || !(dated || tells_now(all.substr(0, at)) || now_follows(all.substr(at + n)))) continue;
-    const bool joined = at > 1 && (line[at - 1] == ' ' || (line[at - 1] == 'T' && digit(line[at - 2])));
+    if (n == 0) continue;
+    times.push_back({at, at + n});
+    at += n - 1;
+  }
+  bool folded = false;
+  const std::string all = line;
+  for (const Time& time : times | std::views::reverse) {
+    if (!is_now(all, time.begin, time.end, times.size() == 1)) continue;
+    const size_t at = time.begin;
+    const bool joined = at > 1 && (all[at - 1] == ' ' || (all[at - 1] == 'T' && digit(all[at - 2])));
     const size_t begin = joined ? at - 1 : at;
-    line.erase(begin, at + n - begin);
-    at = begin;
+    line.erase(begin, time.end - begin);
     folded = true;
   }
   return folded;
 }
 
+// The number right behind the word.
 bool fold_stamps(std::string& line) {
-  if (!has_word(line, "timestamp")) return false;
-  bool folded = false;
-  for (size_t at = 0; at < line.size(); ++at) {
-    const size_t n = run_of(line, at, digit);
-    if (n >= 9) {
-      line.replace(at, n, "0");
-      folded = true;
-    }
-    at += n > 0 && n < 9 ? n : 0;
-  }
-  return folded;
+  constexpr size_t kLeast = 9;
+  const size_t word = behind_word(line, "timestamp");
+  if (word == std::string_view::npos) return false;
+  size_t at = word + run_of(line, word, [](char c) { return !letter(c) && !digit(c); });
+  if (std::string_view(line).substr(at).starts_with("is ")) at += 3;
+  const size_t n = run_of(line, at, digit);
+  if (n < kLeast) return false;
+  line.replace(at, n, "0");
+  return true;
 }
 
 // Whether the line is the heading of a git status.
@@ -163,12 +207,16 @@ bool begins_status(std::string_view line) {
   return line == "Status:" || line == "gitStatus:" || line == "gitStatus" || line == "Git status:";
 }
 
-// " M src/a.cc", "?? b.cc", "R  a.cc -> b.cc", "(clean)".
-bool is_status(std::string_view line) {
+// " M src/a.cc", "?? b.cc", "R  a.cc -> b.cc", "(clean)"; the first one without the blank that it may begin with, where
+// whoever read it took that off. Git quotes a path with blanks, so that "AT home only" is none.
+bool is_status(std::string_view line, bool first) {
   if (line == "(clean)") return true;
+  while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   const size_t n = std::min(line.find_first_not_of(" MADRCTU?!"), line.size());
-  const std::string_view code = line.substr(0, n);
-  return n >= 2 && n <= 3 && n < line.size() && code.back() == ' ' && code.find_first_not_of(' ') != code.npos;
+  const std::string_view code = line.substr(0, n), path = line.substr(n);
+  const bool coded = n == 3 || (first && n == 2);
+  if (!coded || path.empty() || code.back() != ' ' || code.find_first_not_of(' ') == code.npos) return false;
+  return path.starts_with('"') || path.find(' ') == path.npos || path.find(" -> ") != path.npos;
 }
 
 }  // namespace
@@ -177,18 +225,19 @@ int fold_volatile_text(std::string& text) {
   std::string out;
   out.reserve(text.size());
   int folded = 0;
-  bool in_status = false;
+  bool in_status = false, first_status = false;
   for (size_t at = 0; at < text.size();) {
     const size_t found = text.find('\n', at);
     const size_t end = found == std::string::npos ? text.size() : found;
     std::string line = text.substr(at, end - at);
     at = end + 1;
-    in_status = in_status && is_status(line);
+    in_status = in_status && is_status(line, first_status);
+    first_status = false;
     if (in_status) {
       ++folded;
       continue;
     }
-    in_status = begins_status(line);
+    in_status = first_status = begins_status(line);
     const bool billing = fold_billing(line), times = fold_times(line), stamps = fold_stamps(line);
     folded += billing || times || stamps ? 1 : 0;
     out += line;

@@ -36,15 +36,44 @@ TEST(VolatileLines, TimesOfDay) {
   EXPECT_EQ(folded("It is now 10:31", 1), "It is now");
   EXPECT_EQ(folded("It is 14:03:59 now.", 1), "It is now.");
   EXPECT_EQ(folded("be there at 14:03 nowadays", 0), "be there at 14:03 nowadays");
+  EXPECT_EQ(folded("Today is Tuesday, 2026-11-24, 10:31", 1), "Today is Tuesday, 2026-11-24,");
+  EXPECT_EQ(folded("Current date: Tue 2026-11-24T10:31:07Z (UTC)", 1), "Current date: Tue 2026-11-24 (UTC)");
+  EXPECT_EQ(folded("[2026-11-24 10:31:07 CEST]", 1), "[2026-11-24 CEST]") << "nothing else is said";
+  EXPECT_EQ(folded("the timestamp is 1763981234567 now", 1), "the timestamp is 0 now");
 }
 
 TEST(VolatileLines, WhatIsNoClockStays) {
   for (const char* text :
-       {"Meet at 10:31.", "See Genesis 1:12 and 3:15.", "fe80:12:34:56 is the time server's address",
-        "Version 2026-11-24 of time.", "cch=x", "cch=12", "a:b:c date", "timestamp: 12345", "", "\n\n",
-        "Status: fine\nStatus\nwords", "Feed them from time to time at 10:30.", "Now and then, as of 9:15, look up.",
-        "Date night begins at 20:00", "Status:\n200 is fine\n404 is not", "gitStatus\nAt noon\nnews"})
+       {"Meet at 10:31.",
+        "See Genesis 1:12 and 3:15.",
+        "fe80:12:34:56 is the time server's address",
+        "Version 2026-11-24 of time.",
+        "cch=x",
+        "cch=12",
+        "a:b:c date",
+        "timestamp: 12345",
+        "",
+        "\n\n",
+        "Status: fine\nStatus\nwords",
+        "Feed them from time to time at 10:30.",
+        "Now and then, as of 9:15, look up.",
+        "Date night begins at 20:00",
+        "Status:\n200 is fine\n404 is not",
+        "gitStatus\nAt noon\nnews",
+        "Status:\nA customer wrote twice.\nM is the manager.\nR 5 means five.\nAT home only.\nI am here",
+        "Meeting 2026-11-24 at 10:30 in room 5.",
+        "Open from 2026-11-24 08:00 to 2026-12-24 18:00.",
+        "2026-11-24 08:00 the shop opens",
+        "Since 24.11.2026 it maps ports 80:80.",
+        "The bus leaves on time: 7:15, 8:15, 9:15.",
+        "timestamps and phone 0049123456789",
+        "a timestamp and phone 0049123456789"})
     EXPECT_EQ(folded(text, 0), text);
+}
+
+TEST(VolatileLines, AStatusHasPathsOnly) {
+  EXPECT_EQ(folded("Status:\nM a.cc\n M b.cc\nMM c.cc\nR  a -> b\n?? \"x y\"\r\nrest", 5), "Status:\nrest");
+  EXPECT_EQ(folded("Status:\n M a.cc\nM b.cc\nrest", 1), "Status:\nM b.cc\nrest") << "of the first line alone";
 }
 
 TEST(VolatileLines, OnlySystemMessagesAndAnyShape) {

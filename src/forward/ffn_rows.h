@@ -16,9 +16,9 @@ struct FfnRows {
   int layer = 0;
   int32_t prompt_len = 0;
   std::span<const int32_t> pos;
-  Mat<const float> attended;  // attention outputs, all heads, before the output projection
-  Mat<const float> residual;  // before the attention output joins it
-  bool experts = false;       // the FFN is one of experts
+  Mat<const float> attended;            // attention outputs, all heads, before the output projection
+  Mat<const float> residual;            // before the attention output joins it
+  bool experts = false;                 // the FFN is one of experts
   std::span<const Run> only_look = {};  // these run for a decode rule alone, and choose with such ones only
 };
 

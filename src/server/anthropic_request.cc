@@ -30,6 +30,7 @@ class Converter : ChatBuilder {
   void refuse_unsupported(Json& body);
   void context_edits(Json& management);
   void thinking(Json& settings);
+  void thinks(bool on);
   void effort(const Json& word);
   void output_format(Json& format, std::string path);
   void tools(Json& list);
@@ -254,8 +255,12 @@ void Converter::thinking(Json& settings) {
   if (!type) return;
   if (*type != "enabled" && *type != "adaptive" && *type != "disabled")
     return fail("thinking.type", "must be \"enabled\", \"adaptive\" or \"disabled\"");
-  shows_thinking_ = *type != "disabled";
-  if (!error_) error_ = set_template_word(body_, "enable_thinking", shows_thinking_);
+  thinks(*type != "disabled");
+}
+
+void Converter::thinks(bool on) {
+  shows_thinking_ = on;
+  if (!error_) error_ = set_template_word(body_, "enable_thinking", on);
 }
 
 // The template's word for how much to think, in OpenAI's words. Whether to think at all is said by `thinking`.
@@ -330,11 +335,19 @@ void Converter::top(Json& body, MessagesUse use) {
     }
     body_["stop"] = std::move(*stops);
   }
+  if (Json* stops = given(body, "stop")) {  // chats' word
+    if (body_.contains("stop"))
+      return fail("stop", "says where the answer stops, and so does stop_sequences: send one");
+    body_["stop"] = std::move(*stops);
+  }
   // Who does not ask for thoughts has none: they would be hidden, and could take all of max_tokens.
   if (Json* settings = given(body, "thinking")) {
     thinking(*settings);
-  } else if (!error_) {
-    error_ = set_template_word(body_, "enable_thinking", false);
+  } else if (Json* on = given(body, "enable_thinking")) {  // Qwen's word
+    if (!on->is_boolean()) return fail("enable_thinking", fmt::format("must be true or false, not {}", type_of(*on)));
+    thinks(on->get<bool>());
+  } else {
+    thinks(false);
   }
   if (Json* list = given(body, "tools")) tools(*list);
   if (Json* choice = given(body, "tool_choice")) tool_choice(*choice);

@@ -131,7 +131,12 @@ TEST(AnthropicRequest, FieldsOfOtherServersAreReadOrRefused) {
                            "separate_reasoning",
                            "thinking_budget_tokens",
                            "thinking_token_budget",
-                           "guided_whitespace_pattern"}) {
+                           "guided_whitespace_pattern",
+                           "best_of",
+                           "functions",
+                           "audio",
+                           "modalities",
+                           "stop"}) {
     Json body = with(R"([{"role": "user", "content": "hi"}])");
     ASSERT_TRUE(parse_chat(converted(body).body, kSmallContext).ok()) << "power";
     body[name] = 7777;
@@ -139,6 +144,21 @@ TEST(AnthropicRequest, FieldsOfOtherServersAreReadOrRefused) {
     ASSERT_FALSE(refusal.ok()) << name;
     EXPECT_EQ(refusal.error().param, name);
   }
+}
+
+TEST(AnthropicRequest, WordsOfChatsAreRead) {
+  const auto body_with = [](const char* more) { return with(R"([{"role": "user", "content": "hi"}])", more); };
+  const OpenAiChat thinks =
+      converted(body_with(R"(, "enable_thinking": true, "reasoning_effort": "high", "stop": "x")"));
+  EXPECT_EQ(thinks.body["chat_template_kwargs"], Json({{"enable_thinking", true}}));
+  EXPECT_TRUE(thinks.shows_thinking) << "it was asked for";
+  EXPECT_EQ(thinks.body["reasoning_effort"], "high");
+  EXPECT_EQ(thinks.body["stop"], "x");
+  const OpenAiChat quiet = converted(body_with(""));
+  EXPECT_EQ(quiet.body["chat_template_kwargs"], Json({{"enable_thinking", false}})) << "power";
+  EXPECT_FALSE(quiet.shows_thinking);
+  EXPECT_EQ(refused(body_with(R"(, "stop": "x", "stop_sequences": ["y"])")).param, "stop");
+  EXPECT_EQ(refused(body_with(R"(, "enable_thinking": "yes")")).param, "enable_thinking");
 }
 
 TEST(AnthropicRequest, WhatAnAnswerMustBeBecomesOpenAis) {

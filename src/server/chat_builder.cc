@@ -47,7 +47,13 @@ constexpr const char* kExtras[] = {"min_p",
                                    "part_separator",
                                    "cache_salt",
                                    "kvilt",
-                                   "use_beam_search"};
+                                   "use_beam_search",
+                                   "best_of",
+                                   "functions",
+                                   "function_call",
+                                   "audio",
+                                   "modalities",
+                                   "reasoning_effort"};
 
 // The parts of a content, taken out of it. Empty text without a mark is none.
 Json parts_of(Json& content) {

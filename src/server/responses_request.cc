@@ -17,9 +17,18 @@ constexpr size_t kMaxToolNamespace = 64;                  // bytes: every tool i
 constexpr const char* kEarlier = "previous_response_id";  // the path of what earlier responses hold
 
 // Fields that mean the same to a chat completion.
-constexpr const char* kSameField[] = {
-    "model", "temperature",         "top_p", "top_k", "stream", "parallel_tool_calls", "prompt_cache_retention", "user",
-    "stop",  "chat_template_kwargs"};
+constexpr const char* kSameField[] = {"model",
+                                      "temperature",
+                                      "top_p",
+                                      "top_k",
+                                      "stream",
+                                      "parallel_tool_calls",
+                                      "prompt_cache_retention",
+                                      "user",
+                                      "stop",
+                                      "chat_template_kwargs",
+                                      "enable_thinking",
+                                      "thinking"};
 
 // What a response says of its request, and what it says where the request has nothing.
 Json repeated_of(Json& body, const SamplingDefaults& usual) {
@@ -76,8 +85,8 @@ class Items : ChatBuilder {
  private:
   void top(Json& body);
   void refuse_unsupported(Json& body);
-  void metadata(Json& body);
   void reasoning(Json& settings);
+  void metadata(Json& body);
   void text(Json& settings);
   void tools(Json& list);
   void tool(Json& tool, const std::string& path);
@@ -361,6 +370,9 @@ void Items::reasoning(Json& settings) {
   if (!is_object(settings, "reasoning")) return;
   const Json* effort = given(settings, "effort");
   if (effort && !error_) error_ = set_effort(body_, *effort, "reasoning.effort");
+  for (const char* word : {"enabled", "max_tokens"}) {  // OpenRouter's, which settle_thinking() reads
+    if (Json* value = given(settings, word)) body_["reasoning"][word] = std::move(*value);
+  }
 }
 
 void Items::metadata(Json& body) {

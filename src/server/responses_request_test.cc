@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/neutral_fields.h"
+#include "server/thinking_effort.h"
 
 namespace kvilt::server {
 namespace {
@@ -75,7 +76,11 @@ TEST(ResponsesRequest, FieldsOfOtherServersAreReadOrRefused) {
                                     "use_beam_search",
                                     "include_stop_str_in_output",
                                     "return_token_ids",
-                                    "web_search_options"};
+                                    "web_search_options",
+                                    "best_of",
+                                    "functions",
+                                    "audio",
+                                    "modalities"};
   names.insert(names.end(), neutral_names().begin(), neutral_names().end());
   EXPECT_GT(names.size(), 40u) << "power";
   for (const char* name : names) {
@@ -86,6 +91,20 @@ TEST(ResponsesRequest, FieldsOfOtherServersAreReadOrRefused) {
     ASSERT_FALSE(refused.ok()) << name;
     EXPECT_EQ(refused.error().param, name);
   }
+}
+
+TEST(ResponsesRequest, WordsForThinkingReachTheTemplate) {
+  for (const char* off :
+       {R"("reasoning": {"enabled": false})", R"("reasoning": {"max_tokens": 0})", R"("enable_thinking": false)",
+        R"("thinking": {"type": "disabled"})", R"("reasoning_effort": "none")"}) {
+    Json chat = as_chat((std::string(R"({"input": "hi", )") + off + "}").c_str());
+    EXPECT_FALSE(settle_thinking(chat)) << off;
+    ASSERT_TRUE(chat.contains("chat_template_kwargs")) << off;
+    EXPECT_EQ(chat["chat_template_kwargs"]["enable_thinking"], false) << off;
+  }
+  Json chat = as_chat(R"({"input": "hi"})");
+  EXPECT_FALSE(settle_thinking(chat));
+  EXPECT_FALSE(chat.contains("chat_template_kwargs")) << "power";
 }
 
 TEST(ResponsesRequest, WhatCameEarlierStandsBehindTheInstructions) {
