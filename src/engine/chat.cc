@@ -10,6 +10,7 @@
 #include "base/json_size.h"
 #include "engine/late_system.h"
 #include "engine/past_reasoning.h"
+#include "engine/split_calls.h"
 #include "engine/volatile_lines.h"
 
 namespace kvilt {
@@ -96,12 +97,6 @@ void write_arguments(Json& function) {
   Json& arguments = function["arguments"];
   if (arguments.is_null()) arguments = Json::object();
   if (!arguments.is_string()) arguments = arguments.dump();
-}
-
-bool has_text(const Json& message) {
-  const Json* content = given(message, "content");
-  if (!content || !content->is_array()) return content && *content != "";
-  return std::ranges::any_of(*content, [](const Json& part) { return part["text"] != ""; });
 }
 
 // A mark's place after one more message was put before those from `from` on.
@@ -240,7 +235,7 @@ Status ChatPrompts::settle_messages(Json& messages) const {
     const auto calls = message.find("tool_calls");
     if (calls == message.end() || !calls->is_array()) continue;
     const bool silent = !has_text(message);
-    if (silent && !traits_.calls) {
+    if (silent ? !traits_.calls : traits_.text_hides_calls) {
       return error(Code::kInvalidArgument,
                    "messages[{}].tool_calls: this model's chat template leaves out an assistant's calls; write them "
                    "into its content",
@@ -294,6 +289,7 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
   const auto takes_parts = [this](std::string_view role) { return template_.takes_parts(role); };
   // What is put together has the separator that flattening puts between parts.
   const auto between = [&](const char* role) { return takes_parts(role) ? separator_of(request) : std::string(); };
+  split_calls(traits_, in);
   place_reasoning(traits_, between("assistant"), in);
   place_late_system(traits_, between("user"), in);
   KVILT_TRY(flatten_parts(in, separator_of(request), takes_parts));

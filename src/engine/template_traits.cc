@@ -1,7 +1,9 @@
 #include "engine/template_traits.h"
 
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
 namespace kvilt {
 namespace {
@@ -14,6 +16,7 @@ constexpr const char* kQuestion = "kvilt-question-probe";
 constexpr const char* kThought = "kvilt-thought-probe";
 constexpr const char* kArgument = "kvilt_argument_probe";
 constexpr const char* kCall = "kvilt_call_probe";
+constexpr const char* kResult = "kvilt-result-probe";
 
 Json message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
 
@@ -54,14 +57,19 @@ bool shows_arguments(const std::optional<std::string>& text) {
   return holds(text, name) && !holds(text, "\\\"" + name) && !holds(text, "'" + name);
 }
 
+// Of a request without tools, and of one with them.
+std::vector<Json> tools_to_try() {
+  const Json tool{{"type", "function"}, {"function", {{"name", "probe"}, {"parameters", {{"type", "object"}}}}}};
+  return {Json(), Json::array({tool})};
+}
+
 // Whether a call of the history is in the prompt, in a request with tools or without; none where the template refuses.
 std::optional<bool> shows_calls(const ChatTemplate& chat_template, const EdgeTokens& edges, const Json& content) {
-  const Json tool{{"type", "function"}, {"function", {{"name", "probe"}, {"parameters", {{"type", "object"}}}}}};
   bool taken = false;
   for (const Json& arguments : {Json{{"a", "b"}}, Json("{}")}) {
     Json calling = with_call(arguments, content);
     calling[1]["tool_calls"][0]["function"]["name"] = kCall;  // the result's stays another one
-    for (const Json& tools : {Json(), Json::array({tool})}) {
+    for (const Json& tools : tools_to_try()) {
       const auto shown = render(chat_template, edges, calling, nullptr, tools);
       if (holds(shown, kCall)) return true;
       taken = taken || shown;
@@ -69,6 +77,45 @@ std::optional<bool> shows_calls(const ChatTemplate& chat_template, const EdgeTok
   }
   if (taken) return false;
   return std::nullopt;
+}
+
+bool holds_in_order(const std::optional<std::string>& text, std::initializer_list<const char*> words) {
+  size_t at = 0;
+  for (const char* word : words) {
+    if (!text || (at = text->find(word, at)) == std::string::npos) return false;
+  }
+  return true;
+}
+
+// Answers with a text and calls, as they are and as two messages. The split is looked at as an agent's next request has
+// it, and with the turns that follow: Mistral's refuses it there, as two answers in a row.
+void find_splits(const ChatTemplate& chat_template, const EdgeTokens& edges, const Json& calling, TemplateTraits& out) {
+  Json calls = calling[1], result = calling[2];
+  calls["tool_calls"][0]["function"]["name"] = kCall;
+  result["content"] = kResult;
+  Json both = calls;
+  both["content"] = kMessage;
+  const Json one = Json::array({calling[0], both, result});
+  const Json two = Json::array({calling[0], message("assistant", kMessage), calls, result});
+  Json longer = two;
+  longer.push_back(message("assistant", kThought));
+  longer.push_back(message("user", kQuestion));
+  bool taken = false, beside = false, call = false, refuses = false, splits = false;
+  for (const Json& tools : tools_to_try()) {
+    const auto shown = render(chat_template, edges, one, nullptr, tools);
+    if (!shown) continue;
+    taken = true;
+    beside = beside || (holds(shown, kMessage) && holds(shown, kCall));
+    call = call || holds(shown, kCall);
+    const auto split = render(chat_template, edges, two, nullptr, tools);
+    const auto going_on = render(chat_template, edges, longer, nullptr, tools);
+    refuses = refuses || !split || !going_on;
+    splits = splits || (holds_in_order(split, {kMessage, kCall, kResult}) &&
+                        holds_in_order(going_on, {kMessage, kCall, kResult, kThought, kQuestion}));
+  }
+  if (beside || !taken) return;
+  out.splits_calls = splits && !refuses;
+  out.text_hides_calls = out.calls && !call && !out.splits_calls;
 }
 
 // An old answer that called a tool is where reasoning is shown longest: models go on thinking from there.
@@ -128,6 +175,7 @@ TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view sou
   Json silent = calling;
   silent[1]["content"] = nullptr;
   out.needs_content = !render(chat_template, edges, silent) && render(chat_template, edges, calling);
+  find_splits(chat_template, edges, calling, out);
   find_reasoning(chat_template, edges, calling, out);
   find_orders(chat_template, edges, calling, out);
   for (const char* role : kUsualRoles) {

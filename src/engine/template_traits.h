@@ -23,7 +23,11 @@ struct TemplateTraits {
   bool calls = true;           // of the history are in the prompt
   bool null_content = false;   // beside a content that is null, and not beside an empty text (DeepSeek R1's)
   bool needs_content = false;  // calls without content fail unless that is an empty text (Qwen3's)
-  std::string reasoning;       // the field of an old answer that it shows as what the model thought; empty: none
+  // An old answer that has a text and calls is not in the prompt with both, but all is there if the text is a message of
+  // its own before the calls' (split_calls.h).
+  bool splits_calls = false;
+  bool text_hides_calls = false;  // nor then, and what is left out are the calls, which are shown without a text
+  std::string reasoning;          // the field of an old answer that it shows as what the model thought; empty: none
   // It refuses an old answer that has calls, reasoning and content.
   bool calls_have_one_text = false;
   bool one_system = false;              // a system message that is not the first message is refused, left out, or moved
