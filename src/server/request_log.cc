@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 namespace kvilt::server {
 namespace {
@@ -62,7 +64,7 @@ std::shared_ptr<RequestRecord> RequestLog::find(const std::string& tenant, const
 }
 
 std::shared_ptr<RequestRecord> RequestLog::begin(RequestRecord record, const std::string& previous_id,
-                                                 const Engine& engine) {
+                                                 const Engine& engine) const {
   auto out = std::make_shared<RequestRecord>(std::move(record));
   if (most_ == 0) return out;
   MutexLock lock(mutex_);
@@ -72,7 +74,7 @@ std::shared_ptr<RequestRecord> RequestLog::begin(RequestRecord record, const std
   int32_t longest = 0;
   for (const auto& other : records_) {
     if (!previous_id.empty() && previous) break;
-    if (other->tenant != out->tenant || other->salt != out->salt) continue;
+    if (other->tenant != out->tenant || other->salt != out->salt || other->state == "cancelled") continue;
     const int32_t common = common_tokens(other->prompt, out->prompt);
     if (common < longest || common == 0) continue;  // of equals the newest
     longest = common;
@@ -83,18 +85,31 @@ std::shared_ptr<RequestRecord> RequestLog::begin(RequestRecord record, const std
     out->difference = first_difference(previous->prompt, out->prompt, engine);
     if (previous->published && previous->state == "done") out->was_cached = out->difference->common;
   }
-  tokens_ += out->prompt.ids.size();
-  records_.push_back(out);
-  while (records_.size() > most_ || (tokens_ > kMostTokens && records_.size() > 1)) {
-    tokens_ -= records_.front()->prompt.ids.size();
-    records_.pop_front();
-  }
   return out;
 }
 
-void RequestLog::submitted(RequestRecord& record, RequestId id) {
+void RequestLog::submitted(std::shared_ptr<RequestRecord> record, RequestId id) {
   MutexLock lock(mutex_);
-  record.engine_id = id;
+  record->engine_id = id;
+  if (most_ == 0) return;
+  tokens_ += record->prompt.ids.size();
+  records_.push_back(std::move(record));
+  make_room();
+}
+
+// Whoever has most of what there is too much of gives up its oldest record: else one tenant's requests would push out
+// all others'.
+void RequestLog::make_room() {
+  for (;;) {
+    const bool many = records_.size() > most_;
+    if (!many && (tokens_ <= kMostTokens || records_.size() == 1)) return;
+    std::map<std::string_view, size_t> of;
+    for (const auto& record : records_) of[record->tenant] += many ? 1 : record->prompt.ids.size();
+    const size_t most = std::ranges::max_element(of, {}, [](const auto& each) { return each.second; })->second;
+    const auto at = std::ranges::find_if(records_, [&](const auto& record) { return of[record->tenant] == most; });
+    tokens_ -= (*at)->prompt.ids.size();
+    records_.erase(at);
+  }
 }
 
 void RequestLog::ended(RequestRecord& record, const Completion& completion) {

@@ -88,16 +88,25 @@ TEST(FirstDifference, ToolsAreInTheHead) {
   EXPECT_EQ(out.common, 1);
 }
 
-TEST(RequestLog, IsBoundedAndOfOneTenant) {
+// In the log, as a request's that was taken.
+std::shared_ptr<RequestRecord> kept_in(RequestLog& log, RequestRecord record) {
   const FakeEngine engine;
+  auto kept = log.begin(std::move(record), "", engine);
+  log.submitted(kept, 0);
+  return kept;
+}
+
+RequestRecord record_of(const std::string& id, const std::string& tenant, const std::string& text = "same text") {
+  RequestRecord record;
+  record.id = id;
+  record.tenant = tenant;
+  record.prompt = prompt_of({text});
+  return record;
+}
+
+TEST(RequestLog, IsBoundedAndOfOneTenant) {
   RequestLog log(3, false);
-  for (int i = 0; i < 5; ++i) {
-    RequestRecord record;
-    record.id = "r" + std::to_string(i);
-    record.tenant = i == 4 ? "other" : "mine";
-    record.prompt = prompt_of({"same text"});
-    log.begin(std::move(record), "", engine);
-  }
+  for (int i = 0; i < 5; ++i) kept_in(log, record_of("r" + std::to_string(i), i == 4 ? "other" : "mine"));
   EXPECT_FALSE(log.show("mine", "r1"));
   ASSERT_TRUE(log.show("mine", "r3"));
   EXPECT_EQ((*log.show("mine", "r3"))["first_difference"]["previous"], "r2");
@@ -106,10 +115,51 @@ TEST(RequestLog, IsBoundedAndOfOneTenant) {
   EXPECT_EQ(log.list("mine").size(), 2u);
 
   RequestLog off(0, false);
-  RequestRecord record;
-  record.id = "r";
-  EXPECT_NE(off.begin(std::move(record), "", engine), nullptr);
+  EXPECT_NE(kept_in(off, record_of("r", "")), nullptr);
   EXPECT_FALSE(off.show("", "r"));
+}
+
+TEST(RequestLog, TheTenantThatHasMostLosesItsOldest) {
+  RequestLog log(4, false);
+  for (const char* id : {"q0", "q1"}) kept_in(log, record_of(id, "quiet"));
+  for (int i = 0; i < 20; ++i) kept_in(log, record_of("l" + std::to_string(i), "loud"));
+  EXPECT_TRUE(log.show("quiet", "q0"));
+  EXPECT_TRUE(log.show("quiet", "q1"));
+  EXPECT_EQ(log.list("loud").size(), 2u) << "power: the log is full";
+  EXPECT_TRUE(log.show("loud", "l19"));
+  kept_in(log, record_of("q2", "quiet"));
+  EXPECT_FALSE(log.show("quiet", "q0"));
+}
+
+// The same where their prompts are too long together.
+TEST(RequestLog, TheTenantWhosePromptsAreLongestLosesItsOldest) {
+  RequestLog log(100, false);
+  const auto add = [&](const std::string& id, const std::string& tenant, size_t size) {
+    RequestRecord record;
+    record.id = id;
+    record.tenant = tenant;
+    record.prompt.ids.assign(size, 7);
+    kept_in(log, std::move(record));
+  };
+  add("q", "quiet", 10);
+  for (const char* id : {"l0", "l1", "l2"}) add(id, "loud", RequestLog::kMostTokens / 2);
+  EXPECT_TRUE(log.show("quiet", "q"));
+  EXPECT_EQ(log.list("loud").size(), 1u);
+  EXPECT_TRUE(log.show("loud", "l2"));
+}
+
+// What was never taken, or whose client left, is no message before another.
+TEST(RequestLog, IsComparedWithWhatWasAnsweredOnly) {
+  const FakeEngine engine;
+  RequestLog log(2, false);
+  kept_in(log, record_of("first", "mine", "same"));
+  for (int i = 0; i < 5; ++i) log.begin(record_of("refused", "mine"), "", engine);
+  EXPECT_FALSE(log.show("mine", "refused"));
+  const auto left = kept_in(log, record_of("left", "mine"));
+  EXPECT_EQ(log.begin(record_of("next", "mine"), "", engine)->previous, "left") << "power: it is running";
+  log.left(*left);
+  EXPECT_EQ(log.begin(record_of("next", "mine"), "", engine)->previous, "first");
+  EXPECT_EQ(log.begin(record_of("next", "mine"), "left", engine)->previous, "left") << "the client names it";
 }
 
 std::string chat(const std::string& text, const std::string& more) {
@@ -119,12 +169,12 @@ std::string chat(const std::string& text, const std::string& more) {
 
 TEST(RequestLog, APrefillStandsBesideTheBestOfItsTenant) {
   RequestLog log(8, false);
-  const FakeEngine engine;
-  const auto seconds_of = [&](const char* tenant, int fresh, double flops, double ttft_s) {
+  const auto seconds_of = [&](const char* tenant, int fresh, double flops, double ttft_s, int joined = 0) {
     RequestRecord record;
     record.tenant = tenant;
-    const auto kept = log.begin(std::move(record), "", engine);
+    const auto kept = kept_in(log, std::move(record));
     Completion completion;
+    completion.usage.joined = joined;
     completion.usage.fresh = fresh;
     completion.usage.flops = flops;
     completion.usage.queued_s = 1;
@@ -141,7 +191,6 @@ TEST(RequestLog, APrefillStandsBesideTheBestOfItsTenant) {
 
 // What the previous request of the conversation had at this place and left in the cache, and is not there.
 TEST(RequestLog, WhatHasGoneFromTheCacheIsEvicted) {
-  const FakeEngine engine;
   const auto told = [&](bool published, Finish finish, FreshWhy why) {
     RequestLog log(8, false);
     Json out;
@@ -151,7 +200,7 @@ TEST(RequestLog, WhatHasGoneFromTheCacheIsEvicted) {
       record.prompt = prompt_of({text});
       record.published = published;
       const int32_t all = static_cast<int32_t>(record.prompt.ids.size());
-      const auto kept = log.begin(std::move(record), "", engine);
+      const auto kept = kept_in(log, std::move(record));
       Completion done;
       done.finish = finish;
       done.quilt = {{.kind = PatchKind::kPrefix, .count = 4, .exact = true},
@@ -267,6 +316,32 @@ TEST(Diagnostics, AnotherTenantSeesNothing) {
   EXPECT_EQ(running.client().Get("/v1/requests/" + id, b)->status, 404);
   EXPECT_EQ(running.client().Get("/v1/requests/" + id)->status, 401);
   EXPECT_EQ(Json::parse(running.client().Get("/v1/requests", b)->body)["data"].size(), 0u);
+}
+
+// A request that gets no place leaves the log as it was: its own, and everybody's.
+TEST(Diagnostics, RefusedRequestsPushNobodyOut) {
+  ServerOptions options;
+  options.keep_requests = 3;
+  options.tenants = {{.name = "a", .keys = {ApiKey::of("key-a", false)}, .max_requests = 1},
+                     {.name = "b", .keys = {ApiKey::of("key-b", false)}}};
+  LiveServer running({}, options);
+  const httplib::Headers a{{"Authorization", "Bearer key-a"}}, b{{"Authorization", "Bearer key-b"}};
+  const auto reply = running.post("/v1/chat/completions", chat("hi", ""), b);
+  const std::string kept = "/v1/requests/" + Json::parse(reply->body)["id"].get<std::string>();
+  running.engine->hold(true);
+  std::thread first([&] { EXPECT_EQ(running.post("/v1/chat/completions", chat("hi", ""), a)->status, 200); });
+  const auto listed = [&] { return Json::parse(running.client().Get("/v1/requests", a)->body)["data"].size(); };
+  EXPECT_TRUE(eventually([&] { return listed() == 1; }));
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(running.post("/v1/chat/completions", chat("hi", ""), a)->status, 429);
+  EXPECT_EQ(listed(), 1u);
+  EXPECT_EQ(running.client().Get(kept, b)->status, 200);
+  running.engine->hold(false);
+  first.join();
+  for (int i = 0; i < 8; ++i) {  // one that has answered may still be counted
+    EXPECT_TRUE(eventually([&] { return running.post("/v1/chat/completions", chat("hi", ""), a)->status == 200; }));
+  }
+  EXPECT_EQ(listed(), 2u) << "power: what is answered fills the log";
+  EXPECT_EQ(running.client().Get(kept, b)->status, 200) << "and pushes out its own tenant's";
 }
 
 TEST(Progress, IsSaidBeforeTheFirstTokenOfAStream) {

@@ -311,7 +311,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
   if (Status status = job->answer->submit_all(requests_of(*job)); !status.ok())
     return reply_error(response, api_error(status.error(), prompt_field), job->shape);
   count_hits(std::exchange(job->documents, {}));
-  job->log->submitted(*job->record, job->answer->id(0));
+  job->log->submitted(job->record, job->answer->id(0));
   for (int i = 0; job->reading && i < job->answer->size(); ++i)
     job->readers.push_back(std::make_unique<ChoiceReader>(*job->reading, job->one_call));
   response.set_header("X-Request-Id", job->writer->id());
