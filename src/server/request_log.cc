@@ -45,8 +45,10 @@ constexpr int kFewestMeasured = 256;  // tokens computed; in less much of the ti
 
 double prefill_seconds(const PromptUsage& usage) { return std::max(0.0, usage.ttft_s - usage.queued_s); }
 
-// FLOP/s of a prefill that was long enough; else 0.
+// FLOP/s of a prefill that was long enough; else 0. Of one that went on from another client's, the work is known but not
+// the time that the other's part took.
 double rate_of(const PromptUsage& usage) {
+  if (usage.joined > 0) return 0;
   const double prefill = prefill_seconds(usage);
   return usage.fresh + usage.recomputed >= kFewestMeasured && prefill > 0 ? usage.flops / prefill : 0;
 }

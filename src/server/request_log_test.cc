@@ -169,12 +169,11 @@ std::string chat(const std::string& text, const std::string& more) {
 
 TEST(RequestLog, APrefillStandsBesideTheBestOfItsTenant) {
   RequestLog log(8, false);
-  const auto seconds_of = [&](const char* tenant, int fresh, double flops, double ttft_s, int joined = 0) {
+  const auto seconds_of = [&](const char* tenant, int fresh, double flops, double ttft_s) {
     RequestRecord record;
     record.tenant = tenant;
     const auto kept = kept_in(log, std::move(record));
     Completion completion;
-    completion.usage.joined = joined;
     completion.usage.fresh = fresh;
     completion.usage.flops = flops;
     completion.usage.queued_s = 1;
@@ -187,6 +186,27 @@ TEST(RequestLog, APrefillStandsBesideTheBestOfItsTenant) {
   EXPECT_DOUBLE_EQ(seconds_of("a", 1000, 8e9, 4), 2) << "it could have been";
   EXPECT_DOUBLE_EQ(seconds_of("a", 10, 1e9, 4), .25);
   EXPECT_DOUBLE_EQ(seconds_of("b", 1000, 8e9, 4), 4) << "another tenant's are not looked at";
+}
+
+// It went on from a prefill whose client had left: its time is that of the rest, its operations are those of both.
+TEST(RequestLog, AJoinedPrefillIsNoMeasureOfTheBest) {
+  const auto best = [](int joined) {
+    RequestLog log(8, false);
+    Json out;
+    for (const double ttft_s : {.001, 2.}) {
+      const auto kept = kept_in(log, {});
+      Completion completion;
+      completion.usage.fresh = 1000;
+      completion.usage.flops = 8e9;
+      completion.usage.ttft_s = ttft_s;
+      completion.usage.joined = ttft_s < 1 ? joined : 0;
+      log.ended(*kept, completion);
+      out = log.json_of(*kept)["seconds"]["prefill_at_best"];
+    }
+    return out;
+  };
+  EXPECT_DOUBLE_EQ(best(990), 2);
+  EXPECT_DOUBLE_EQ(best(0), .001) << "power: it would be";
 }
 
 // What the previous request of the conversation had at this place and left in the cache, and is not there.
