@@ -53,6 +53,18 @@ double rate_of(const PromptUsage& usage) {
   return usage.fresh + usage.recomputed >= kFewestMeasured && prefill > 0 ? usage.flops / prefill : 0;
 }
 
+// Tokens at the beginning of a prompt that its request found as an exact prefix, or left as one. What a method changed,
+// chose or kept for itself is none.
+int32_t left_exactly(const std::vector<PromptPatch>& quilt) {
+  int32_t end = 0;
+  for (const PromptPatch& patch : quilt) {
+    const bool whole = patch.kind == PatchKind::kFresh || (patch.kind == PatchKind::kPrefix && !patch.chain);
+    if (!whole || !patch.exact || patch.begin != end) break;
+    end += patch.count;
+  }
+  return end;
+}
+
 // Tokens of [begin, end) that are before `until`.
 int32_t before(const PromptPatch& patch, int32_t until) { return std::clamp(until - patch.begin, 0, patch.count); }
 
@@ -85,7 +97,7 @@ std::shared_ptr<RequestRecord> RequestLog::begin(RequestRecord record, const std
   if (previous) {
     out->previous = previous->id;
     out->difference = first_difference(previous->prompt, out->prompt, engine);
-    if (previous->published && previous->state == "done") out->was_cached = out->difference->common;
+    if (previous->state == "done") out->was_cached = std::min(out->difference->common, left_exactly(previous->quilt));
   }
   return out;
 }
@@ -177,11 +189,13 @@ Json RequestLog::origin_of(const RequestRecord& record, const PromptPatch& patch
 Json RequestLog::locked_json(const RequestRecord& record) const {
   Json quilt = Json::array();
   std::map<std::string, int> fresh;
+  // The last token is computed whatever is there: its logits are wanted.
+  const int32_t known = std::min(record.was_cached, static_cast<int32_t>(record.prompt.ids.size()) - 1);
   for (const PromptPatch& patch : record.quilt) {
     Json one{{"kind", word_of(patch.kind)}, {"start", patch.begin}, {"count", patch.count}};
     if (patch.kind == PatchKind::kFresh) {
       one["why"] = word_of(patch.why);
-      const int evicted = patch.why == FreshWhy::kNew ? before(patch, record.was_cached) : 0;
+      const int evicted = patch.why == FreshWhy::kNew ? before(patch, known) : 0;
       fresh[word_of(patch.why)] += patch.count - evicted;
       if (evicted > 0) one["evicted"] = evicted, fresh["evicted"] += evicted;
     } else {

@@ -28,11 +28,10 @@ struct RequestRecord {
   std::string id, tenant, salt;
   int64_t created = 0;  // Unix time
   ComparedPrompt prompt;
-  bool published = true;
   std::optional<FirstDifference> difference;
   std::string previous;    // id of the record that it differs from
   bool unknown = false;    // the one that the client named is not kept
-  int32_t was_cached = 0;  // tokens at the beginning that the previous one left in the cache
+  int32_t was_cached = 0;  // tokens at the beginning that the previous one had exactly, and left in the cache
 
   RequestId engine_id = 0;
   std::string state = "running";  // then done, failed or cancelled

@@ -211,20 +211,19 @@ TEST(RequestLog, AJoinedPrefillIsNoMeasureOfTheBest) {
 
 // What the previous request of the conversation had at this place and left in the cache, and is not there.
 TEST(RequestLog, WhatHasGoneFromTheCacheIsEvicted) {
-  const auto told = [&](bool published, Finish finish, FreshWhy why) {
+  const auto told = [&](bool left, Finish finish, FreshWhy why, const std::string& more = " and more") {
     RequestLog log(8, false);
     Json out;
-    for (const auto& text : {std::string("the same beginning"), std::string("the same beginning and more")}) {
+    for (const auto& text : {std::string("the same beginning"), "the same beginning" + more}) {
       RequestRecord record;
       record.id = text;
       record.prompt = prompt_of({text});
-      record.published = published;
       const int32_t all = static_cast<int32_t>(record.prompt.ids.size());
       const auto kept = kept_in(log, std::move(record));
       Completion done;
       done.finish = finish;
       done.quilt = {{.kind = PatchKind::kPrefix, .count = 4, .exact = true},
-                    {.begin = 4, .count = all - 4, .why = why}};
+                    {.begin = 4, .count = all - 4, .why = why, .exact = left}};
       log.ended(*kept, done);
       out = log.json_of(*kept);
     }
@@ -239,6 +238,33 @@ TEST(RequestLog, WhatHasGoneFromTheCacheIsEvicted) {
   EXPECT_EQ(told(true, Finish::kError, FreshWhy::kNew)["fresh"], all_new) << "power: it had failed";
   EXPECT_EQ(told(true, Finish::kLength, FreshWhy::kRefused)["fresh"], (Json{{"refused", 24}}))
       << "power: it was not looked for";
+  EXPECT_EQ(told(true, Finish::kLength, FreshWhy::kNew, "")["fresh"], (Json{{"evicted", 14}, {"new", 1}}))
+      << "the last token is computed in any case";
+}
+
+// A piece that was placed, or a chain, is what no other method finds: behind it nothing was there to be evicted.
+TEST(RequestLog, WhatWasNotLeftExactlyIsNotEvicted) {
+  const auto evicted = [](const std::vector<PromptPatch>& of_first) {
+    RequestLog log(8, false);
+    Json out;
+    for (const char* id : {"first", "again"}) {
+      const auto kept = kept_in(log, record_of(id, "", "a beginning, a piece, an end"));
+      Completion done;
+      const auto all = static_cast<int32_t>(kept->prompt.ids.size());
+      done.quilt = std::string(id) == "first" ? of_first : std::vector<PromptPatch>{{.count = all, .exact = true}};
+      log.ended(*kept, done);
+      out = log.json_of(*kept)["fresh"];
+    }
+    return out.value("evicted", 0);
+  };
+  const PromptPatch head{.count = 10, .exact = true}, rest{.begin = 20, .count = 9};
+  EXPECT_EQ(evicted({head, {.kind = PatchKind::kReused, .begin = 10, .count = 10, .exact = true}, rest}), 10);
+  EXPECT_EQ(evicted({head, {.kind = PatchKind::kRecomputed, .begin = 10, .count = 10, .exact = true}, rest}), 10);
+  const PromptPatch chain{.kind = PatchKind::kPrefix, .count = 20, .exact = true, .chain = true};
+  EXPECT_EQ(evicted({chain, rest}), 0);
+  PromptPatch exact = chain;
+  exact.chain = false;
+  EXPECT_EQ(evicted({exact, rest}), 20) << "power";
 }
 
 TEST(Diagnostics, AreInTheAnswerAndLater) {

@@ -261,7 +261,6 @@ void begin_record(Job& job, const Call& call) {
   record.created = static_cast<int64_t>(std::time(nullptr));
   record.prompt = compared(job.prompts.front());
   record.prompt.tools = std::move(job.tools);
-  record.published = job.generation.publish;
   job.record = job.log->begin(std::move(record), job.previous, call.engine());
   if (job.compares) job.writer->diagnosed(anthropic_diagnostics(*job.record, job.has_system));
 }
