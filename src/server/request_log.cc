@@ -95,6 +95,7 @@ std::shared_ptr<RequestRecord> RequestLog::begin(RequestRecord record, const std
     previous = other;
   }
   if (previous) {
+    out->guessed = previous_id.empty();
     out->previous = previous->id;
     out->difference = first_difference(previous->prompt, out->prompt, engine);
     if (previous->state == "done") out->was_cached = std::min(out->difference->common, left_exactly(previous->quilt));

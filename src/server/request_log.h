@@ -31,6 +31,7 @@ struct RequestRecord {
   std::optional<FirstDifference> difference;
   std::string previous;    // id of the record that it differs from
   bool unknown = false;    // the one that the client named is not kept
+  bool guessed = false;    // the client named none: `previous` may be of another conversation
   int32_t was_cached = 0;  // tokens at the beginning that the previous one had exactly, and left in the cache
 
   RequestId engine_id = 0;

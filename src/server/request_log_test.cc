@@ -333,6 +333,11 @@ TEST(Diagnostics, AnthropicsNameTheMessageBefore) {
   const std::string system = R"(, "system": "You are )";
   const auto asked = Json::parse(running.post("/v1/messages", body("hi", system + "kind.\""))->body);
   EXPECT_EQ(reason("hi", system + "terse.\"", asked["id"]), "system_changed");
+  EXPECT_EQ(reason("hi", system + "curt.\"", ""), "") << "null: the first turn, with no message to be compared with";
+  const auto turn =
+      Json::parse(running.post("/v1/messages", body("hi", system + R"(blunt.", "diagnostics": {})"))->body);
+  EXPECT_EQ(turn["diagnostics"]["cache_miss_reason"], nullptr);
+  EXPECT_EQ(turn["usage"]["kvilt"]["diagnostics"]["first_difference"]["path"], "system") << "ours has what is nearest";
   for (const char* none : {R"("")", "null", "[]", R"([{"type": "text", "text": ""}])"})
     EXPECT_EQ(reason("one 4 text", std::string(R"(, "system": )") + none, first["id"]), "messages_changed") << none;
   RequestRecord tools;
@@ -349,6 +354,71 @@ TEST(Diagnostics, AnthropicsNameTheMessageBefore) {
   EXPECT_LT(streamed->body.find("cache_miss_reason"), streamed->body.find("content_block_start"));
   for (const char* wrong : {"7", "[]", R"({"previous_message_id": 7})"})
     EXPECT_EQ(running.post("/v1/messages", body("x", std::string(R"(, "diagnostics": )") + wrong))->status, 400);
+}
+
+// A body that was made of the client's has other messages: the path is the client's own.
+TEST(Diagnostics, PathsAreTheClientsOwn) {
+  LiveServer running;
+  int next = 0;
+  const auto path = [&](const char* route, const Json& before, const Json& after) {
+    Json difference;
+    for (Json body : {before, after}) {
+      body["cache_salt"] = std::to_string(next);
+      body["kvilt"] = {{"diagnostics", true}};
+      const auto reply = running.post(route, body.dump());
+      EXPECT_EQ(reply->status, 200) << reply->body;
+      difference = Json::parse(reply->body)["usage"]["kvilt"]["diagnostics"]["first_difference"];
+    }
+    ++next;
+    return difference.is_object() ? difference["path"].get<std::string>() : "none";
+  };
+  const auto result = [](const char* id, const std::string& text) -> Json {
+    return {{"type", "tool_result"}, {"tool_use_id", id}, {"content", text}};
+  };
+  const auto call = [](const char* id) -> Json {
+    return {{"type", "tool_use"}, {"id", id}, {"name", "look"}, {"input", Json::object()}};
+  };
+  const auto messages = [&](const std::string& system, const std::string& second, const std::string& last) -> Json {
+    return {{"max_tokens", 2},
+            {"system", system},
+            {"messages",
+             {{{"role", "user"}, {"content", "look twice"}},
+              {{"role", "assistant"}, {"content", {call("a"), call("b")}}},
+              {{"role", "user"}, {"content", {result("a", "one"), result("b", second)}}},
+              {{"role", "assistant"}, {"content", "seen"}},
+              {{"role", "user"}, {"content", last}}}}};
+  };
+  const Json asked = messages("Be kind.", "two", "and now");
+  EXPECT_EQ(path("/v1/messages", asked, messages("Be terse.", "two", "and now")), "system");
+  EXPECT_EQ(path("/v1/messages", asked, messages("Be kind.", "three", "and now")), "messages[2].content[1].content");
+  EXPECT_EQ(path("/v1/messages", asked, messages("Be kind.", "two", "and then")), "messages[4].content");
+
+  const auto responses = [](const std::string& rules, const std::string& said) -> Json {
+    return {{"max_output_tokens", 2},
+            {"instructions", rules},
+            {"input", Json::array({{{"role", "user"}, {"content", said}}})}};
+  };
+  EXPECT_EQ(path("/v1/responses", responses("Be kind.", "one"), responses("Be terse.", "one")), "instructions");
+  EXPECT_EQ(path("/v1/responses", responses("Be kind.", "one"), responses("Be kind.", "two")), "input[0].content");
+
+  const auto documents = [](const char* order, const std::vector<std::string>& texts) -> Json {
+    Json body{{"max_tokens", 2},
+              {"messages", Json::array({{{"role", "user"}, {"content", "?"}}})},
+              {"documents_order", order},
+              {"documents", Json::array()}};
+    for (const std::string& text : texts) body["documents"].push_back({{"text", text}});
+    return body;
+  };
+  const std::vector<std::string> known = {"the first", "the second"}, more = {"a new one", "the first", "the second"};
+  EXPECT_EQ(path("/v1/chat/completions", documents("any", known), documents("any", more)), "documents[0]");
+  EXPECT_EQ(path("/v1/chat/completions", documents("given", more), documents("given", known)), "documents[0]")
+      << "power: no order was chosen";
+  const PartPlaces places{{2, 0, 1}, {1, 0}};
+  EXPECT_EQ(places.in_own_order("documents[0]"), "documents[2]");
+  EXPECT_EQ(places.in_own_order("tools[1]"), "tools[0]");
+  for (const char* same : {"documents[3]", "tools[2]", "messages[1].content", "template"})
+    EXPECT_EQ(places.in_own_order(same), same);
+  EXPECT_EQ(PartPlaces().in_own_order("documents[0]"), "documents[0]");
 }
 
 TEST(Diagnostics, AnotherTenantSeesNothing) {

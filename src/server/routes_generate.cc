@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 
 #include <ctime>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "server/answer_job.h"
@@ -16,6 +17,7 @@
 #include "server/anthropic_request.h"
 #include "server/anthropic_response.h"
 #include "server/chat_body.h"
+#include "server/chat_builder.h"
 #include "server/choice_reader.h"
 #include "server/infill_prompt.h"
 #include "server/knowledge_writer.h"
@@ -53,11 +55,12 @@ struct Job {
   UsageSum usage;
   RequestLog* log = nullptr;
   PartOrders* orders = nullptr;
-  std::shared_ptr<RequestRecord> record;  // of the first choice
-  std::vector<size_t> tools;              // of a chat: a hash of each
-  std::string previous;                   // id of the message before, where the client names it
-  bool compares = false;                  // the answer says where the prompt differs from that one's
-  bool has_system = false;                // of a message's request that does
+  std::shared_ptr<RequestRecord> record;                 // of the first choice
+  std::vector<size_t> tools;                             // of a chat: a hash of each
+  std::string previous;                                  // id of the message before, where the client names it
+  bool compares = false;                                 // the answer says where the prompt differs from that one's
+  bool has_system = false;                               // of a message's request that does
+  std::function<std::string(std::string)> in_own_paths;  // a path in a chat body that was made of another API's
   ~Job() {
     if (record) log->left(*record);
   }
@@ -263,6 +266,10 @@ void begin_record(Job& job, const Call& call) {
   record.prompt.tools = std::move(job.tools);
   job.record = job.log->begin(std::move(record), job.previous, call.engine());
   if (job.compares) job.writer->diagnosed(anthropic_diagnostics(*job.record, job.has_system));
+  if (!job.record->difference) return;
+  std::string& path = job.record->difference->path;
+  path = job.usage.places().in_own_order(std::move(path));
+  if (job.in_own_paths) path = without_content(job.in_own_paths(std::move(path)));
 }
 
 // One for each choice of each prompt. Leaves no prompts.
@@ -406,7 +413,7 @@ void chat(const Service& service, const Call& call, httplib::Response& response)
   run_job(std::move(job), call, response, "messages");
 }
 
-// The same for a body of Anthropic's: what was made of it is gone when this returns.
+// The same for a body of Anthropic's: what was made of it is gone when this returns, but for what it was made of.
 std::optional<ApiError> read_messages(const Service& service, const Call& call, Job& job) {
   auto converted = to_openai_chat(std::move(call.body), limits_of(call.attached), MessagesUse::kAnswer);
   if (!converted.ok()) return converted.error();
@@ -415,6 +422,10 @@ std::optional<ApiError> read_messages(const Service& service, const Call& call, 
   job.has_system = !sources.empty() && sources[0] == "system";
   auto error = read_chat(service, call, converted.value().body, job);
   if (error) error->message = converted.value().in_own_paths(std::move(error->message));
+  converted.value().body = nullptr;
+  job.in_own_paths = [made = std::move(converted.value())](std::string path) {
+    return made.in_own_paths(std::move(path));
+  };
   return error;
 }
 
@@ -535,6 +546,11 @@ void answer_chat(const Service& service, const Call& call, ChatJob chat, httplib
     return reply_error(response, *error, job->shape);
   }
   chat.body = nullptr;
+  job->in_own_paths = [in_own_paths = chat.in_own_paths](std::string path) {
+    ApiError told{400, std::move(path), "", ""};
+    in_own_paths(told);
+    return told.message;
+  };
   job->writer = chat.writer();
   run_job(std::move(job), call, response, chat.field);
 }
