@@ -88,6 +88,29 @@ TEST(FirstDifference, ToolsAreInTheHead) {
   EXPECT_EQ(out.common, 1);
 }
 
+// Qwen's templates have them behind the system's text, and others' in it.
+TEST(FirstDifference, ToolsMayStandBehindTheSystemsText) {
+  const FakeEngine engine;
+  const auto with_tools = [](const std::string& system, int32_t tool, int32_t systems) {
+    ComparedPrompt out = prompt_of({system, "hi"});
+    const auto behind = static_cast<size_t>(out.parts[0].end);
+    out.ids.insert(out.ids.begin() + static_cast<ptrdiff_t>(behind), {1, tool});
+    out.parts[1].begin += 2, out.parts[1].end += 2;
+    out.tools = {static_cast<size_t>(tool)};
+    out.systems = systems;
+    return out;
+  };
+  const auto path = [&](const std::string& system, int32_t tool, int32_t systems) {
+    return first_difference(with_tools("kind", 5, systems), with_tools(system, tool, systems), engine).path;
+  };
+  EXPECT_EQ(path("kind", 6, 1), "tools[0]");
+  for (const char* system : {"kinder", "blunt"})
+    EXPECT_EQ(path(system, 6, 1), "messages[0].content") << "the difference is inside a message";
+  EXPECT_NE(path("kin", 6, 1), "tools[0]") << "so it is where some of it went";
+  EXPECT_EQ(path("kind", 6, 0), "template") << "power: the user had spoken before";
+  EXPECT_EQ(path("blunt", 5, 1), "messages[0].content");
+}
+
 // In the log, as a request's that was taken.
 std::shared_ptr<RequestRecord> kept_in(RequestLog& log, RequestRecord record) {
   const FakeEngine engine;

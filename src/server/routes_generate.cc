@@ -57,6 +57,7 @@ struct Job {
   PartOrders* orders = nullptr;
   std::shared_ptr<RequestRecord> record;                 // of the first choice
   std::vector<size_t> tools;                             // of a chat: a hash of each
+  int32_t systems = 0;                                   // of a chat: messages of the system at its beginning
   std::string previous;                                  // id of the message before, where the client names it
   bool compares = false;                                 // the answer says where the prompt differs from that one's
   bool has_system = false;                               // of a message's request that does
@@ -264,6 +265,7 @@ void begin_record(Job& job, const Call& call) {
   record.created = static_cast<int64_t>(std::time(nullptr));
   record.prompt = compared(job.prompts.front());
   record.prompt.tools = std::move(job.tools);
+  record.prompt.systems = job.systems;
   job.record = job.log->begin(std::move(record), job.previous, call.engine());
   if (job.compares) job.writer->diagnosed(anthropic_diagnostics(*job.record, job.has_system));
   if (!job.record->difference) return;
@@ -392,6 +394,10 @@ std::optional<ApiError> read_chat(const Service& service, const Call& call, Json
   if (parsed.value().echo) job.echoes.push_back(last_text(body));
   choose_reading(syntax, parsed.value(), body, job);
   if (tools) job.tools = hashes_of(body.at("tools"));
+  for (const Json& message : body.at("messages")) {
+    if (message.at("role") != "system" && message.at("role") != "developer") break;
+    ++job.systems;
+  }
   return check_constraint(call, job.generation.constraint, job.prompts[0].opens_reasoning);
 }
 
