@@ -107,6 +107,35 @@ TEST(Explained, WhatTheDialDeclinesIsSaid) {
   EXPECT_EQ(tokens_of(taken, PatchKind::kReused), 60);
 }
 
+// Tokens that a request leaves as an exact prefix say so: all of them, those before the first piece, or none.
+TEST(Explained, WhatIsLeftAsAnExactPrefixIsSaid) {
+  const auto a = tokens(200, 1);
+  const auto prompt = join({tokens(100, 2), a, tokens(120, 3)});
+  const auto left = [&](const std::string& policy, Params params = {}, bool publish = true, bool known = true) {
+    auto one = engine();
+    if (known) warm(*one, a);
+    Request request = explained(prompt, policy, Explain::kBrief);
+    request.policy.params = std::move(params);
+    request.publish = publish;
+    const Completion done = ask_ok(*one, request).completion;
+    expect_agrees(done);
+    int sum = 0;
+    for (const PromptPatch& patch : done.quilt) sum += patch.kind == PatchKind::kFresh && patch.exact ? patch.count : 0;
+    // What says so is found again, but for the last token.
+    const int found = ask_ok(*one, request_of(prompt, "prefix", 1)).completion.usage.prefix;
+    EXPECT_EQ(found, std::min(sum, 419)) << policy;
+    return sum;
+  };
+  EXPECT_EQ(left("prefix"), 420);
+  EXPECT_EQ(left("naive"), 100);
+  EXPECT_EQ(left("naive", {}, true, false), 420) << "power: there was no piece";
+  EXPECT_EQ(left("prefix", {}, false), 0);
+  EXPECT_EQ(left("prefix", {{"decode", "snapkv"}, {"decode_evict", "yes"}}), 0);
+  EXPECT_EQ(left("prefix", {{"decode", "snapkv"}}), 420) << "power: all of it stays";
+  EXPECT_EQ(left("minference"), 0);
+  EXPECT_EQ(left("ashape"), 0);
+}
+
 // Holds the engine thread when the first step of its prompt is computed, until open().
 class HoldingPrefill : public CollectingSink, public Turnstile {
  public:

@@ -32,7 +32,7 @@ struct PromptPatch {
   // stands later here than there.
   uint64_t segment = 0, request = 0;
   int32_t offset = 0, shift = 0;
-  bool exact = false;  // its KV was that of a full pass over the text before it, which may have been another text
+  bool exact = false;  // its KV was a full pass's over the text before it, maybe another; of fresh ones: and stays so
   bool chain = false;  // of the prefix: what a request of the same policy left of the same text
   int seasoned = 0;    // a mean over so many contexts; 0: none
   bool near = false;   // found in text that nearly repeats the segment's

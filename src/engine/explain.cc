@@ -25,7 +25,7 @@ void take(Runs& left, const Runs& with, FreshWhy why, std::vector<PromptPatch>& 
 }  // namespace
 
 std::vector<PromptPatch> quilt_of(const FoundNotes& notes, const PromptLayout& layout, const Runs& recomputed,
-                                  int min_segment) {
+                                  int min_segment, int32_t exact_end) {
   std::vector<PromptPatch> out;
   for (const PromptPatch& patch : notes.patches) {
     const Runs whole{{patch.begin, patch.begin + patch.count}};
@@ -48,6 +48,8 @@ std::vector<PromptPatch> quilt_of(const FoundNotes& notes, const PromptLayout& l
   take(fresh, notes.running, FreshWhy::kRunning, out);
   if (!notes.pieces_refused) take(fresh, small, FreshWhy::kShort, out);
   take(fresh, all, FreshWhy::kNew, out);
+  for (PromptPatch& patch : out)
+    patch.exact |= patch.kind == PatchKind::kFresh && patch.begin + patch.count <= exact_end;
   std::ranges::sort(out, {}, &PromptPatch::begin);
   return out;
 }

@@ -11,7 +11,8 @@
 
 namespace kvilt {
 
+// exact_end: what the request leaves as an exact prefix ends there. Fresh patches before it are `exact`.
 std::vector<PromptPatch> quilt_of(const FoundNotes& notes, const PromptLayout& layout, const Runs& recomputed,
-                                  int min_segment);
+                                  int min_segment, int32_t exact_end);
 
 }  // namespace kvilt

@@ -74,9 +74,9 @@ bool same_prefill(const Sequence& left, const Sequence& next) {
   return next.starts == 0 && left.tokens.size() == next.tokens.size() && left.domains == next.domains &&
          left.clean_only == next.clean_only && left.from_seasoned == next.from_seasoned && left.near == next.near &&
          a.policy.name == b.policy.name && a.policy.params == b.policy.params && a.publish == b.publish &&
-         a.clean_copy == b.clean_copy && (a.explain != Explain::kNo || b.explain == Explain::kNo) &&
-         a.season == b.season && a.last_hidden == b.last_hidden && next.session_len == 0 && !next.idle_work &&
-         !measured(b) && same_marks(a.prompt, b.prompt) && left.tokens == next.tokens;
+         a.clean_copy == b.clean_copy && a.explain >= b.explain && a.season == b.season &&
+         a.last_hidden == b.last_hidden && next.session_len == 0 && !next.idle_work && !measured(b) &&
+         same_marks(a.prompt, b.prompt) && left.tokens == next.tokens;
 }
 
 void take_over(Sequence& left, Sequence& next) {

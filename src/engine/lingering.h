@@ -4,8 +4,8 @@
 //             prefill waits, as it is, and the same request goes on from it.
 // Invariants: kMost at most, of which the tenant that has most gives up its oldest; each until its time is over. Whoever
 //             needs their pages gets them, the oldest first. They are joined only by requests that find the same content
-//             (tenant, name space, salt) under the same policy, with the same tokens and marks: by what the first one
-//             would have become.
+//             (tenant, name space, salt) under the same policy, with the same tokens and marks, and want no more to be
+//             explained: by what the first one would have become.
 // Threads:    the engine thread.
 // Cost:       their pages; a comparison of ids with each for every request that comes.
 // Not here:   when they go on computing (engine_loop.h: while nothing else is there).

@@ -27,6 +27,20 @@ TEST(Lingering, TheTenantThatHasMostGivesUpItsOldest) {
   EXPECT_EQ(lingering.beyond_most()->id, 1u) << "as many each: the oldest of all";
 }
 
+// What was not noted while the first one was looked up cannot be told of the second.
+TEST(Lingering, WhoAsksForMoreReasonsDoesNotJoin) {
+  const auto joins = [](Explain first, Explain second) {
+    Sequence left, next;
+    left.request.explain = first;
+    next.request.explain = second;
+    return same_prefill(left, next);
+  };
+  EXPECT_FALSE(joins(Explain::kBrief, Explain::kFull));
+  EXPECT_FALSE(joins(Explain::kNo, Explain::kBrief));
+  EXPECT_TRUE(joins(Explain::kFull, Explain::kBrief)) << "power: all else is equal";
+  EXPECT_TRUE(joins(Explain::kFull, Explain::kFull));
+}
+
 // What another reads of a prefill stays when that goes.
 TEST(Lingering, PagesThatOthersReadAreNotItsToGive) {
   PageStore store = PageStore::create(kShape, 500 * kShape.page_bytes()).value();

@@ -159,8 +159,13 @@ void EngineLoop::account(Sequence& s) const {
     for (const Run& run : prefill.layout().reused()) s.completion.reused_runs.push_back({run.begin, run.end});
     for (const Run& run : recomputed) s.completion.recomputed_runs.push_back({run.begin, run.end});
   }
-  if (s.request.explain != Explain::kNo)
-    s.completion.quilt = quilt_of(s.running.notes, prefill.layout(), recomputed, parts_.options.min_segment);
+  if (s.request.explain != Explain::kNo) {
+    const PromptLayout& layout = prefill.layout();
+    // As publish_prompt() publishes it.
+    const bool publishes = may_publish(s) && !prefill.plan().narrowed() && kv.whole();
+    const int32_t exact_end = publishes && s.running.exact.pos >= layout.prefix ? layout.exact_end() : 0;
+    s.completion.quilt = quilt_of(s.running.notes, layout, recomputed, parts_.options.min_segment, exact_end);
+  }
   s.usage.linear_flops = s.work.linear_flops;
   s.usage.attention_flops = s.work.attention_flops;
   s.usage.flops = s.work.linear_flops + s.work.attention_flops;

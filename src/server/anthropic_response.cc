@@ -174,7 +174,7 @@ Json anthropic_diagnostics(const RequestRecord& record, bool has_system) {
   const auto because = [](const char* type) -> Json { return {{"cache_miss_reason", {{"type", type}}}}; };
   if (record.unknown) return because("previous_message_not_found");
   const auto& difference = record.difference;
-  if (!difference || difference->went_on) return {{"cache_miss_reason", nullptr}};
+  if (!difference || record.guessed || difference->went_on) return {{"cache_miss_reason", nullptr}};
   const std::string& path = difference->path;
   Json out = because(path.starts_with("tools")                       ? "tools_changed"
                      : has_system && path.starts_with("messages[0]") ? "system_changed"

@@ -99,6 +99,15 @@ std::string in_own_paths(std::string message, const std::vector<std::string>& so
   return sources[index] + message.substr(static_cast<size_t>(end - message.data()) + 1);
 }
 
+std::string without_content(std::string path) {
+  constexpr std::string_view kContent = ".content";
+  for (const std::string_view text : {"system", "instructions", "input"}) {
+    if (path.starts_with(text) && std::string_view(path).substr(text.size()).starts_with(kContent))
+      path.erase(text.size(), kContent.size());
+  }
+  return path;
+}
+
 void ChatBuilder::take_extras(Json& body) {
   const auto take = [&](const char* name) {
     if (Json* value = given(body, name)) body_[name] = std::move(*value);

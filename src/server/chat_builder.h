@@ -28,6 +28,9 @@ Json settled(Json parts);
 std::string in_own_paths(std::string message, const std::vector<std::string>& sources,
                          std::string_view list = "messages[");
 
+// The path of a message's text, in the client's words: "system", "instructions" and "input" have no content, they are it.
+std::string without_content(std::string path);
+
 class ChatBuilder {
  protected:
   explicit ChatBuilder(const RequestLimits& limits) : limits_(limits) {}

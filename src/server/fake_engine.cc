@@ -405,7 +405,7 @@ void FakeEngine::place(Running& running) {
   if (running.request.explain != Explain::kNo) {
     if (usage.prefix > 0)
       running.completion.quilt.push_back({.kind = PatchKind::kPrefix, .count = usage.prefix, .exact = true});
-    running.completion.quilt.push_back({.begin = usage.prefix, .count = usage.fresh});
+    running.completion.quilt.push_back({.begin = usage.prefix, .count = usage.fresh, .exact = running.request.publish});
   }
   stats_.prompt_tokens += static_cast<uint64_t>(usage.prompt);
   stats_.prefix_tokens += static_cast<uint64_t>(usage.prefix);

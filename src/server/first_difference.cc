@@ -178,7 +178,7 @@ size_t first_unequal(const std::vector<size_t>& a, const std::vector<size_t>& b)
 }  // namespace
 
 ComparedPrompt compared(const Prompt& prompt) {
-  ComparedPrompt out{prompt.ids, prompt.parts, {}, {}};
+  ComparedPrompt out{prompt.ids, prompt.parts, {}, {}, 0};
   for (const PromptPart& part : prompt.parts) {
     const auto begin = static_cast<size_t>(part.begin), size = static_cast<size_t>(part.end - part.begin);
     out.of_parts.push_back(hash_of(std::span(prompt.ids).subspan(begin, size)));
@@ -210,8 +210,13 @@ FirstDifference first_difference(const ComparedPrompt& older, const ComparedProm
   }
   const auto part = std::ranges::find_if(newer.parts, [&](const PromptPart& p) { return out.common < p.end; });
   const bool inside = part != newer.parts.end() && part->begin <= out.common;
-  // The head of most templates has the tools.
-  const bool head = newer.parts.empty() || out.common < newer.parts.front().begin;
+  // Templates have the tools before the system's text or behind it, but before what anybody else says.
+  const auto turn = std::ranges::find_if(
+      newer.parts, [&](const PromptPart& p) { return p.of == PromptPart::Of::kMessage && p.index >= newer.systems; });
+  const auto within = [&](const PromptPart& p) { return p.begin <= out.common && out.common < p.end; };
+  const bool behind_system =
+      !inside && std::ranges::none_of(older.parts, within) && (turn == newer.parts.end() || out.common < turn->begin);
+  const bool head = newer.parts.empty() || out.common < newer.parts.front().begin || behind_system;
   if (head && newer.tools != older.tools) {
     const size_t at = first_unequal(older.tools, newer.tools);
     out.path = fmt::format("tools[{}]", at);

@@ -15,11 +15,13 @@
 
 namespace kvilt::server {
 
-// What is kept of a prompt to be compared. tools: a hash of each one's JSON. of_parts: of the ids of each part.
+// What is kept of a prompt to be compared. tools: a hash of each one's JSON. of_parts: of the ids of each part. systems:
+// messages of the system at its beginning.
 struct ComparedPrompt {
   std::vector<int32_t> ids;
   std::vector<PromptPart> parts;
   std::vector<size_t> of_parts, tools;
+  int32_t systems = 0;
 };
 ComparedPrompt compared(const Prompt& prompt);  // without tools
 std::vector<size_t> hashes_of(const Json& list);

@@ -1,9 +1,12 @@
 #include "server/part_orders.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "server/chat_builder.h"
 
 namespace kvilt::server {
 namespace {
@@ -31,7 +34,18 @@ Result<bool> any_order(const Json& body, const char* field, bool by_default) {
   return error(Code::kInvalidArgument, "{}: must be \"given\" or \"any\"", field);
 }
 
+std::vector<std::string> paths_of(const char* list, const std::vector<size_t>& places) {
+  std::vector<std::string> out;
+  for (const size_t place : places) out.push_back(fmt::format("{}[{}]", list, place));
+  return out;
+}
+
 }  // namespace
+
+std::string PartPlaces::in_own_order(std::string path) const {
+  path = in_own_paths(std::move(path), paths_of("documents", documents), "documents[");
+  return in_own_paths(std::move(path), paths_of("tools", tools), "tools[");
+}
 
 // The path with the most bytes over parts of one set; of equal ones the oldest, which the next turn finds too.
 struct PartOrders::Search {

@@ -27,6 +27,9 @@ namespace kvilt::server {
 // The places that the parts had in the client's lists; empty where the order is the client's.
 struct PartPlaces {
   std::vector<size_t> documents, tools;
+
+  // "documents[I]..." and "tools[I]..." of the new order, as the client counts.
+  std::string in_own_order(std::string path) const;
 };
 
 class PartOrders {

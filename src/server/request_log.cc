@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 namespace kvilt::server {
 namespace {
@@ -43,10 +45,24 @@ constexpr int kFewestMeasured = 256;  // tokens computed; in less much of the ti
 
 double prefill_seconds(const PromptUsage& usage) { return std::max(0.0, usage.ttft_s - usage.queued_s); }
 
-// FLOP/s of a prefill that was long enough; else 0.
+// FLOP/s of a prefill that was long enough; else 0. Of one that went on from another client's, the work is known but not
+// the time that the other's part took.
 double rate_of(const PromptUsage& usage) {
+  if (usage.joined > 0) return 0;
   const double prefill = prefill_seconds(usage);
   return usage.fresh + usage.recomputed >= kFewestMeasured && prefill > 0 ? usage.flops / prefill : 0;
+}
+
+// Tokens at the beginning of a prompt that its request found as an exact prefix, or left as one. What a method changed,
+// chose or kept for itself is none.
+int32_t left_exactly(const std::vector<PromptPatch>& quilt) {
+  int32_t end = 0;
+  for (const PromptPatch& patch : quilt) {
+    const bool whole = patch.kind == PatchKind::kFresh || (patch.kind == PatchKind::kPrefix && !patch.chain);
+    if (!whole || !patch.exact || patch.begin != end) break;
+    end += patch.count;
+  }
+  return end;
 }
 
 // Tokens of [begin, end) that are before `until`.
@@ -62,7 +78,7 @@ std::shared_ptr<RequestRecord> RequestLog::find(const std::string& tenant, const
 }
 
 std::shared_ptr<RequestRecord> RequestLog::begin(RequestRecord record, const std::string& previous_id,
-                                                 const Engine& engine) {
+                                                 const Engine& engine) const {
   auto out = std::make_shared<RequestRecord>(std::move(record));
   if (most_ == 0) return out;
   MutexLock lock(mutex_);
@@ -72,29 +88,43 @@ std::shared_ptr<RequestRecord> RequestLog::begin(RequestRecord record, const std
   int32_t longest = 0;
   for (const auto& other : records_) {
     if (!previous_id.empty() && previous) break;
-    if (other->tenant != out->tenant || other->salt != out->salt) continue;
+    if (other->tenant != out->tenant || other->salt != out->salt || other->state == "cancelled") continue;
     const int32_t common = common_tokens(other->prompt, out->prompt);
     if (common < longest || common == 0) continue;  // of equals the newest
     longest = common;
     previous = other;
   }
   if (previous) {
+    out->guessed = previous_id.empty();
     out->previous = previous->id;
     out->difference = first_difference(previous->prompt, out->prompt, engine);
-    if (previous->published && previous->state == "done") out->was_cached = out->difference->common;
-  }
-  tokens_ += out->prompt.ids.size();
-  records_.push_back(out);
-  while (records_.size() > most_ || (tokens_ > kMostTokens && records_.size() > 1)) {
-    tokens_ -= records_.front()->prompt.ids.size();
-    records_.pop_front();
+    if (previous->state == "done") out->was_cached = std::min(out->difference->common, left_exactly(previous->quilt));
   }
   return out;
 }
 
-void RequestLog::submitted(RequestRecord& record, RequestId id) {
+void RequestLog::submitted(std::shared_ptr<RequestRecord> record, RequestId id) {
   MutexLock lock(mutex_);
-  record.engine_id = id;
+  record->engine_id = id;
+  if (most_ == 0) return;
+  tokens_ += record->prompt.ids.size();
+  records_.push_back(std::move(record));
+  make_room();
+}
+
+// Whoever has most of what there is too much of gives up its oldest record: else one tenant's requests would push out
+// all others'.
+void RequestLog::make_room() {
+  for (;;) {
+    const bool many = records_.size() > most_;
+    if (!many && (tokens_ <= kMostTokens || records_.size() == 1)) return;
+    std::map<std::string_view, size_t> of;
+    for (const auto& record : records_) of[record->tenant] += many ? 1 : record->prompt.ids.size();
+    const size_t most = std::ranges::max_element(of, {}, [](const auto& each) { return each.second; })->second;
+    const auto at = std::ranges::find_if(records_, [&](const auto& record) { return of[record->tenant] == most; });
+    tokens_ -= (*at)->prompt.ids.size();
+    records_.erase(at);
+  }
 }
 
 void RequestLog::ended(RequestRecord& record, const Completion& completion) {
@@ -160,11 +190,13 @@ Json RequestLog::origin_of(const RequestRecord& record, const PromptPatch& patch
 Json RequestLog::locked_json(const RequestRecord& record) const {
   Json quilt = Json::array();
   std::map<std::string, int> fresh;
+  // The last token is computed whatever is there: its logits are wanted.
+  const int32_t known = std::min(record.was_cached, static_cast<int32_t>(record.prompt.ids.size()) - 1);
   for (const PromptPatch& patch : record.quilt) {
     Json one{{"kind", word_of(patch.kind)}, {"start", patch.begin}, {"count", patch.count}};
     if (patch.kind == PatchKind::kFresh) {
       one["why"] = word_of(patch.why);
-      const int evicted = patch.why == FreshWhy::kNew ? before(patch, record.was_cached) : 0;
+      const int evicted = patch.why == FreshWhy::kNew ? before(patch, known) : 0;
       fresh[word_of(patch.why)] += patch.count - evicted;
       if (evicted > 0) one["evicted"] = evicted, fresh["evicted"] += evicted;
     } else {

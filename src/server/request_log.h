@@ -3,8 +3,8 @@
 // Role:       routes_generate.cc begins a record per HTTP request and ends it; `"kvilt": {"diagnostics": true}` puts it
 //             into the answer, GET /v1/requests/{id} shows it later (routes_requests.cc).
 // Invariants: a record is seen, and compared with, within its tenant only, and compared within its cache_salt. What is
-//             shown holds no text of a prompt unless the operator allows it (ServerOptions::show_text). Records and
-//             their ids are bounded; the oldest leave.
+//             shown holds no text of a prompt unless the operator allows it (ServerOptions::show_text). Records are
+//             bounded: the tenant that has most loses its oldest. A request that was refused never has one.
 // Threads:    any.
 // Cost:       4 bytes a token of the prompts that are kept; a comparison of ids with each for every new prompt.
 // Not here:   what happened in the engine (kvilt/explain.h), the words for a difference (first_difference.h).
@@ -28,11 +28,11 @@ struct RequestRecord {
   std::string id, tenant, salt;
   int64_t created = 0;  // Unix time
   ComparedPrompt prompt;
-  bool published = true;
   std::optional<FirstDifference> difference;
   std::string previous;    // id of the record that it differs from
   bool unknown = false;    // the one that the client named is not kept
-  int32_t was_cached = 0;  // tokens at the beginning that the previous one left in the cache
+  bool guessed = false;    // the client named none: `previous` may be of another conversation
+  int32_t was_cached = 0;  // tokens at the beginning that the previous one had exactly, and left in the cache
 
   RequestId engine_id = 0;
   std::string state = "running";  // then done, failed or cancelled
@@ -50,9 +50,11 @@ class RequestLog {
   RequestLog(size_t most, bool show_text) : most_(most), show_text_(show_text) {}
 
   // previous_id: what the client says its last message was; empty, unknown or another tenant's: the record with the
-  // longest common beginning. The prompt is compared now, so that the record says so while it runs.
-  std::shared_ptr<RequestRecord> begin(RequestRecord record, const std::string& previous_id, const Engine& engine);
-  void submitted(RequestRecord& record, RequestId id);
+  // longest common beginning, but for those whose client left. The prompt is compared now, so that the record says so
+  // while it runs. Nobody else sees it before it is submitted: a refused request leaves the log as it was.
+  std::shared_ptr<RequestRecord> begin(RequestRecord record, const std::string& previous_id,
+                                       const Engine& engine) const;
+  void submitted(std::shared_ptr<RequestRecord> record, RequestId id);
   void ended(RequestRecord& record, const Completion& completion);
   // Its client went away before the end.
   void left(RequestRecord& record);
@@ -63,6 +65,7 @@ class RequestLog {
   Json json_of(const RequestRecord& record) const;
 
  private:
+  void make_room() KVILT_REQUIRES(mutex_);
   Json locked_json(const RequestRecord& record) const KVILT_REQUIRES(mutex_);
   Json origin_of(const RequestRecord& record, const PromptPatch& patch) const KVILT_REQUIRES(mutex_);
   std::shared_ptr<RequestRecord> find(const std::string& tenant, const std::string& id) const KVILT_REQUIRES(mutex_);

@@ -88,16 +88,48 @@ TEST(FirstDifference, ToolsAreInTheHead) {
   EXPECT_EQ(out.common, 1);
 }
 
-TEST(RequestLog, IsBoundedAndOfOneTenant) {
+// Qwen's templates have them behind the system's text, and others' in it.
+TEST(FirstDifference, ToolsMayStandBehindTheSystemsText) {
   const FakeEngine engine;
+  const auto with_tools = [](const std::string& system, int32_t tool, int32_t systems) {
+    ComparedPrompt out = prompt_of({system, "hi"});
+    const auto behind = static_cast<size_t>(out.parts[0].end);
+    out.ids.insert(out.ids.begin() + static_cast<ptrdiff_t>(behind), {1, tool});
+    out.parts[1].begin += 2, out.parts[1].end += 2;
+    out.tools = {static_cast<size_t>(tool)};
+    out.systems = systems;
+    return out;
+  };
+  const auto path = [&](const std::string& system, int32_t tool, int32_t systems) {
+    return first_difference(with_tools("kind", 5, systems), with_tools(system, tool, systems), engine).path;
+  };
+  EXPECT_EQ(path("kind", 6, 1), "tools[0]");
+  for (const char* system : {"kinder", "blunt"})
+    EXPECT_EQ(path(system, 6, 1), "messages[0].content") << "the difference is inside a message";
+  EXPECT_NE(path("kin", 6, 1), "tools[0]") << "so it is where some of it went";
+  EXPECT_EQ(path("kind", 6, 0), "template") << "power: the user had spoken before";
+  EXPECT_EQ(path("blunt", 5, 1), "messages[0].content");
+}
+
+// In the log, as a request's that was taken.
+std::shared_ptr<RequestRecord> kept_in(RequestLog& log, RequestRecord record) {
+  const FakeEngine engine;
+  auto kept = log.begin(std::move(record), "", engine);
+  log.submitted(kept, 0);
+  return kept;
+}
+
+RequestRecord record_of(const std::string& id, const std::string& tenant, const std::string& text = "same text") {
+  RequestRecord record;
+  record.id = id;
+  record.tenant = tenant;
+  record.prompt = prompt_of({text});
+  return record;
+}
+
+TEST(RequestLog, IsBoundedAndOfOneTenant) {
   RequestLog log(3, false);
-  for (int i = 0; i < 5; ++i) {
-    RequestRecord record;
-    record.id = "r" + std::to_string(i);
-    record.tenant = i == 4 ? "other" : "mine";
-    record.prompt = prompt_of({"same text"});
-    log.begin(std::move(record), "", engine);
-  }
+  for (int i = 0; i < 5; ++i) kept_in(log, record_of("r" + std::to_string(i), i == 4 ? "other" : "mine"));
   EXPECT_FALSE(log.show("mine", "r1"));
   ASSERT_TRUE(log.show("mine", "r3"));
   EXPECT_EQ((*log.show("mine", "r3"))["first_difference"]["previous"], "r2");
@@ -106,10 +138,51 @@ TEST(RequestLog, IsBoundedAndOfOneTenant) {
   EXPECT_EQ(log.list("mine").size(), 2u);
 
   RequestLog off(0, false);
-  RequestRecord record;
-  record.id = "r";
-  EXPECT_NE(off.begin(std::move(record), "", engine), nullptr);
+  EXPECT_NE(kept_in(off, record_of("r", "")), nullptr);
   EXPECT_FALSE(off.show("", "r"));
+}
+
+TEST(RequestLog, TheTenantThatHasMostLosesItsOldest) {
+  RequestLog log(4, false);
+  for (const char* id : {"q0", "q1"}) kept_in(log, record_of(id, "quiet"));
+  for (int i = 0; i < 20; ++i) kept_in(log, record_of("l" + std::to_string(i), "loud"));
+  EXPECT_TRUE(log.show("quiet", "q0"));
+  EXPECT_TRUE(log.show("quiet", "q1"));
+  EXPECT_EQ(log.list("loud").size(), 2u) << "power: the log is full";
+  EXPECT_TRUE(log.show("loud", "l19"));
+  kept_in(log, record_of("q2", "quiet"));
+  EXPECT_FALSE(log.show("quiet", "q0"));
+}
+
+// The same where their prompts are too long together.
+TEST(RequestLog, TheTenantWhosePromptsAreLongestLosesItsOldest) {
+  RequestLog log(100, false);
+  const auto add = [&](const std::string& id, const std::string& tenant, size_t size) {
+    RequestRecord record;
+    record.id = id;
+    record.tenant = tenant;
+    record.prompt.ids.assign(size, 7);
+    kept_in(log, std::move(record));
+  };
+  add("q", "quiet", 10);
+  for (const char* id : {"l0", "l1", "l2"}) add(id, "loud", RequestLog::kMostTokens / 2);
+  EXPECT_TRUE(log.show("quiet", "q"));
+  EXPECT_EQ(log.list("loud").size(), 1u);
+  EXPECT_TRUE(log.show("loud", "l2"));
+}
+
+// What was never taken, or whose client left, is no message before another.
+TEST(RequestLog, IsComparedWithWhatWasAnsweredOnly) {
+  const FakeEngine engine;
+  RequestLog log(2, false);
+  kept_in(log, record_of("first", "mine", "same"));
+  for (int i = 0; i < 5; ++i) log.begin(record_of("refused", "mine"), "", engine);
+  EXPECT_FALSE(log.show("mine", "refused"));
+  const auto left = kept_in(log, record_of("left", "mine"));
+  EXPECT_EQ(log.begin(record_of("next", "mine"), "", engine)->previous, "left") << "power: it is running";
+  log.left(*left);
+  EXPECT_EQ(log.begin(record_of("next", "mine"), "", engine)->previous, "first");
+  EXPECT_EQ(log.begin(record_of("next", "mine"), "left", engine)->previous, "left") << "the client names it";
 }
 
 std::string chat(const std::string& text, const std::string& more) {
@@ -119,11 +192,10 @@ std::string chat(const std::string& text, const std::string& more) {
 
 TEST(RequestLog, APrefillStandsBesideTheBestOfItsTenant) {
   RequestLog log(8, false);
-  const FakeEngine engine;
   const auto seconds_of = [&](const char* tenant, int fresh, double flops, double ttft_s) {
     RequestRecord record;
     record.tenant = tenant;
-    const auto kept = log.begin(std::move(record), "", engine);
+    const auto kept = kept_in(log, std::move(record));
     Completion completion;
     completion.usage.fresh = fresh;
     completion.usage.flops = flops;
@@ -139,23 +211,42 @@ TEST(RequestLog, APrefillStandsBesideTheBestOfItsTenant) {
   EXPECT_DOUBLE_EQ(seconds_of("b", 1000, 8e9, 4), 4) << "another tenant's are not looked at";
 }
 
-// What the previous request of the conversation had at this place and left in the cache, and is not there.
-TEST(RequestLog, WhatHasGoneFromTheCacheIsEvicted) {
-  const FakeEngine engine;
-  const auto told = [&](bool published, Finish finish, FreshWhy why) {
+// It went on from a prefill whose client had left: its time is that of the rest, its operations are those of both.
+TEST(RequestLog, AJoinedPrefillIsNoMeasureOfTheBest) {
+  const auto best = [](int joined) {
     RequestLog log(8, false);
     Json out;
-    for (const auto& text : {std::string("the same beginning"), std::string("the same beginning and more")}) {
+    for (const double ttft_s : {.001, 2.}) {
+      const auto kept = kept_in(log, {});
+      Completion completion;
+      completion.usage.fresh = 1000;
+      completion.usage.flops = 8e9;
+      completion.usage.ttft_s = ttft_s;
+      completion.usage.joined = ttft_s < 1 ? joined : 0;
+      log.ended(*kept, completion);
+      out = log.json_of(*kept)["seconds"]["prefill_at_best"];
+    }
+    return out;
+  };
+  EXPECT_DOUBLE_EQ(best(990), 2);
+  EXPECT_DOUBLE_EQ(best(0), .001) << "power: it would be";
+}
+
+// What the previous request of the conversation had at this place and left in the cache, and is not there.
+TEST(RequestLog, WhatHasGoneFromTheCacheIsEvicted) {
+  const auto told = [&](bool left, Finish finish, FreshWhy why, const std::string& more = " and more") {
+    RequestLog log(8, false);
+    Json out;
+    for (const auto& text : {std::string("the same beginning"), "the same beginning" + more}) {
       RequestRecord record;
       record.id = text;
       record.prompt = prompt_of({text});
-      record.published = published;
       const int32_t all = static_cast<int32_t>(record.prompt.ids.size());
-      const auto kept = log.begin(std::move(record), "", engine);
+      const auto kept = kept_in(log, std::move(record));
       Completion done;
       done.finish = finish;
       done.quilt = {{.kind = PatchKind::kPrefix, .count = 4, .exact = true},
-                    {.begin = 4, .count = all - 4, .why = why}};
+                    {.begin = 4, .count = all - 4, .why = why, .exact = left}};
       log.ended(*kept, done);
       out = log.json_of(*kept);
     }
@@ -170,6 +261,33 @@ TEST(RequestLog, WhatHasGoneFromTheCacheIsEvicted) {
   EXPECT_EQ(told(true, Finish::kError, FreshWhy::kNew)["fresh"], all_new) << "power: it had failed";
   EXPECT_EQ(told(true, Finish::kLength, FreshWhy::kRefused)["fresh"], (Json{{"refused", 24}}))
       << "power: it was not looked for";
+  EXPECT_EQ(told(true, Finish::kLength, FreshWhy::kNew, "")["fresh"], (Json{{"evicted", 14}, {"new", 1}}))
+      << "the last token is computed in any case";
+}
+
+// A piece that was placed, or a chain, is what no other method finds: behind it nothing was there to be evicted.
+TEST(RequestLog, WhatWasNotLeftExactlyIsNotEvicted) {
+  const auto evicted = [](const std::vector<PromptPatch>& of_first) {
+    RequestLog log(8, false);
+    Json out;
+    for (const char* id : {"first", "again"}) {
+      const auto kept = kept_in(log, record_of(id, "", "a beginning, a piece, an end"));
+      Completion done;
+      const auto all = static_cast<int32_t>(kept->prompt.ids.size());
+      done.quilt = std::string(id) == "first" ? of_first : std::vector<PromptPatch>{{.count = all, .exact = true}};
+      log.ended(*kept, done);
+      out = log.json_of(*kept)["fresh"];
+    }
+    return out.value("evicted", 0);
+  };
+  const PromptPatch head{.count = 10, .exact = true}, rest{.begin = 20, .count = 9};
+  EXPECT_EQ(evicted({head, {.kind = PatchKind::kReused, .begin = 10, .count = 10, .exact = true}, rest}), 10);
+  EXPECT_EQ(evicted({head, {.kind = PatchKind::kRecomputed, .begin = 10, .count = 10, .exact = true}, rest}), 10);
+  const PromptPatch chain{.kind = PatchKind::kPrefix, .count = 20, .exact = true, .chain = true};
+  EXPECT_EQ(evicted({chain, rest}), 0);
+  PromptPatch exact = chain;
+  exact.chain = false;
+  EXPECT_EQ(evicted({exact, rest}), 20) << "power";
 }
 
 TEST(Diagnostics, AreInTheAnswerAndLater) {
@@ -238,6 +356,11 @@ TEST(Diagnostics, AnthropicsNameTheMessageBefore) {
   const std::string system = R"(, "system": "You are )";
   const auto asked = Json::parse(running.post("/v1/messages", body("hi", system + "kind.\""))->body);
   EXPECT_EQ(reason("hi", system + "terse.\"", asked["id"]), "system_changed");
+  EXPECT_EQ(reason("hi", system + "curt.\"", ""), "") << "null: the first turn, with no message to be compared with";
+  const auto turn =
+      Json::parse(running.post("/v1/messages", body("hi", system + R"(blunt.", "diagnostics": {})"))->body);
+  EXPECT_EQ(turn["diagnostics"]["cache_miss_reason"], nullptr);
+  EXPECT_EQ(turn["usage"]["kvilt"]["diagnostics"]["first_difference"]["path"], "system") << "ours has what is nearest";
   for (const char* none : {R"("")", "null", "[]", R"([{"type": "text", "text": ""}])"})
     EXPECT_EQ(reason("one 4 text", std::string(R"(, "system": )") + none, first["id"]), "messages_changed") << none;
   RequestRecord tools;
@@ -256,6 +379,71 @@ TEST(Diagnostics, AnthropicsNameTheMessageBefore) {
     EXPECT_EQ(running.post("/v1/messages", body("x", std::string(R"(, "diagnostics": )") + wrong))->status, 400);
 }
 
+// A body that was made of the client's has other messages: the path is the client's own.
+TEST(Diagnostics, PathsAreTheClientsOwn) {
+  LiveServer running;
+  int next = 0;
+  const auto path = [&](const char* route, const Json& before, const Json& after) {
+    Json difference;
+    for (Json body : {before, after}) {
+      body["cache_salt"] = std::to_string(next);
+      body["kvilt"] = {{"diagnostics", true}};
+      const auto reply = running.post(route, body.dump());
+      EXPECT_EQ(reply->status, 200) << reply->body;
+      difference = Json::parse(reply->body)["usage"]["kvilt"]["diagnostics"]["first_difference"];
+    }
+    ++next;
+    return difference.is_object() ? difference["path"].get<std::string>() : "none";
+  };
+  const auto result = [](const char* id, const std::string& text) -> Json {
+    return {{"type", "tool_result"}, {"tool_use_id", id}, {"content", text}};
+  };
+  const auto call = [](const char* id) -> Json {
+    return {{"type", "tool_use"}, {"id", id}, {"name", "look"}, {"input", Json::object()}};
+  };
+  const auto messages = [&](const std::string& system, const std::string& second, const std::string& last) -> Json {
+    return {{"max_tokens", 2},
+            {"system", system},
+            {"messages",
+             {{{"role", "user"}, {"content", "look twice"}},
+              {{"role", "assistant"}, {"content", {call("a"), call("b")}}},
+              {{"role", "user"}, {"content", {result("a", "one"), result("b", second)}}},
+              {{"role", "assistant"}, {"content", "seen"}},
+              {{"role", "user"}, {"content", last}}}}};
+  };
+  const Json asked = messages("Be kind.", "two", "and now");
+  EXPECT_EQ(path("/v1/messages", asked, messages("Be terse.", "two", "and now")), "system");
+  EXPECT_EQ(path("/v1/messages", asked, messages("Be kind.", "three", "and now")), "messages[2].content[1].content");
+  EXPECT_EQ(path("/v1/messages", asked, messages("Be kind.", "two", "and then")), "messages[4].content");
+
+  const auto responses = [](const std::string& rules, const std::string& said) -> Json {
+    return {{"max_output_tokens", 2},
+            {"instructions", rules},
+            {"input", Json::array({{{"role", "user"}, {"content", said}}})}};
+  };
+  EXPECT_EQ(path("/v1/responses", responses("Be kind.", "one"), responses("Be terse.", "one")), "instructions");
+  EXPECT_EQ(path("/v1/responses", responses("Be kind.", "one"), responses("Be kind.", "two")), "input[0].content");
+
+  const auto documents = [](const char* order, const std::vector<std::string>& texts) -> Json {
+    Json body{{"max_tokens", 2},
+              {"messages", Json::array({{{"role", "user"}, {"content", "?"}}})},
+              {"documents_order", order},
+              {"documents", Json::array()}};
+    for (const std::string& text : texts) body["documents"].push_back({{"text", text}});
+    return body;
+  };
+  const std::vector<std::string> known = {"the first", "the second"}, more = {"a new one", "the first", "the second"};
+  EXPECT_EQ(path("/v1/chat/completions", documents("any", known), documents("any", more)), "documents[0]");
+  EXPECT_EQ(path("/v1/chat/completions", documents("given", more), documents("given", known)), "documents[0]")
+      << "power: no order was chosen";
+  const PartPlaces places{{2, 0, 1}, {1, 0}};
+  EXPECT_EQ(places.in_own_order("documents[0]"), "documents[2]");
+  EXPECT_EQ(places.in_own_order("tools[1]"), "tools[0]");
+  for (const char* same : {"documents[3]", "tools[2]", "messages[1].content", "template"})
+    EXPECT_EQ(places.in_own_order(same), same);
+  EXPECT_EQ(PartPlaces().in_own_order("documents[0]"), "documents[0]");
+}
+
 TEST(Diagnostics, AnotherTenantSeesNothing) {
   ServerOptions options;
   options.tenants = {{"a", {ApiKey::of("key-a", false)}}, {"b", {ApiKey::of("key-b", true)}}};
@@ -267,6 +455,32 @@ TEST(Diagnostics, AnotherTenantSeesNothing) {
   EXPECT_EQ(running.client().Get("/v1/requests/" + id, b)->status, 404);
   EXPECT_EQ(running.client().Get("/v1/requests/" + id)->status, 401);
   EXPECT_EQ(Json::parse(running.client().Get("/v1/requests", b)->body)["data"].size(), 0u);
+}
+
+// A request that gets no place leaves the log as it was: its own, and everybody's.
+TEST(Diagnostics, RefusedRequestsPushNobodyOut) {
+  ServerOptions options;
+  options.keep_requests = 3;
+  options.tenants = {{.name = "a", .keys = {ApiKey::of("key-a", false)}, .max_requests = 1},
+                     {.name = "b", .keys = {ApiKey::of("key-b", false)}}};
+  LiveServer running({}, options);
+  const httplib::Headers a{{"Authorization", "Bearer key-a"}}, b{{"Authorization", "Bearer key-b"}};
+  const auto reply = running.post("/v1/chat/completions", chat("hi", ""), b);
+  const std::string kept = "/v1/requests/" + Json::parse(reply->body)["id"].get<std::string>();
+  running.engine->hold(true);
+  std::thread first([&] { EXPECT_EQ(running.post("/v1/chat/completions", chat("hi", ""), a)->status, 200); });
+  const auto listed = [&] { return Json::parse(running.client().Get("/v1/requests", a)->body)["data"].size(); };
+  EXPECT_TRUE(eventually([&] { return listed() == 1; }));
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(running.post("/v1/chat/completions", chat("hi", ""), a)->status, 429);
+  EXPECT_EQ(listed(), 1u);
+  EXPECT_EQ(running.client().Get(kept, b)->status, 200);
+  running.engine->hold(false);
+  first.join();
+  for (int i = 0; i < 8; ++i) {  // one that has answered may still be counted
+    EXPECT_TRUE(eventually([&] { return running.post("/v1/chat/completions", chat("hi", ""), a)->status == 200; }));
+  }
+  EXPECT_EQ(listed(), 2u) << "power: what is answered fills the log";
+  EXPECT_EQ(running.client().Get(kept, b)->status, 200) << "and pushes out its own tenant's";
 }
 
 TEST(Progress, IsSaidBeforeTheFirstTokenOfAStream) {

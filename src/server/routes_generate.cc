@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 
 #include <ctime>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "server/answer_job.h"
@@ -16,6 +17,7 @@
 #include "server/anthropic_request.h"
 #include "server/anthropic_response.h"
 #include "server/chat_body.h"
+#include "server/chat_builder.h"
 #include "server/choice_reader.h"
 #include "server/infill_prompt.h"
 #include "server/knowledge_writer.h"
@@ -53,11 +55,13 @@ struct Job {
   UsageSum usage;
   RequestLog* log = nullptr;
   PartOrders* orders = nullptr;
-  std::shared_ptr<RequestRecord> record;  // of the first choice
-  std::vector<size_t> tools;              // of a chat: a hash of each
-  std::string previous;                   // id of the message before, where the client names it
-  bool compares = false;                  // the answer says where the prompt differs from that one's
-  bool has_system = false;                // of a message's request that does
+  std::shared_ptr<RequestRecord> record;                 // of the first choice
+  std::vector<size_t> tools;                             // of a chat: a hash of each
+  int32_t systems = 0;                                   // of a chat: messages of the system at its beginning
+  std::string previous;                                  // id of the message before, where the client names it
+  bool compares = false;                                 // the answer says where the prompt differs from that one's
+  bool has_system = false;                               // of a message's request that does
+  std::function<std::string(std::string)> in_own_paths;  // a path in a chat body that was made of another API's
   ~Job() {
     if (record) log->left(*record);
   }
@@ -261,9 +265,13 @@ void begin_record(Job& job, const Call& call) {
   record.created = static_cast<int64_t>(std::time(nullptr));
   record.prompt = compared(job.prompts.front());
   record.prompt.tools = std::move(job.tools);
-  record.published = job.generation.publish;
+  record.prompt.systems = job.systems;
   job.record = job.log->begin(std::move(record), job.previous, call.engine());
   if (job.compares) job.writer->diagnosed(anthropic_diagnostics(*job.record, job.has_system));
+  if (!job.record->difference) return;
+  std::string& path = job.record->difference->path;
+  path = job.usage.places().in_own_order(std::move(path));
+  if (job.in_own_paths) path = without_content(job.in_own_paths(std::move(path)));
 }
 
 // One for each choice of each prompt. Leaves no prompts.
@@ -311,7 +319,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
   if (Status status = job->answer->submit_all(requests_of(*job)); !status.ok())
     return reply_error(response, api_error(status.error(), prompt_field), job->shape);
   count_hits(std::exchange(job->documents, {}));
-  job->log->submitted(*job->record, job->answer->id(0));
+  job->log->submitted(job->record, job->answer->id(0));
   for (int i = 0; job->reading && i < job->answer->size(); ++i)
     job->readers.push_back(std::make_unique<ChoiceReader>(*job->reading, job->one_call));
   response.set_header("X-Request-Id", job->writer->id());
@@ -386,6 +394,10 @@ std::optional<ApiError> read_chat(const Service& service, const Call& call, Json
   if (parsed.value().echo) job.echoes.push_back(last_text(body));
   choose_reading(syntax, parsed.value(), body, job);
   if (tools) job.tools = hashes_of(body.at("tools"));
+  for (const Json& message : body.at("messages")) {
+    if (message.at("role") != "system" && message.at("role") != "developer") break;
+    ++job.systems;
+  }
   return check_constraint(call, job.generation.constraint, job.prompts[0].opens_reasoning);
 }
 
@@ -407,7 +419,7 @@ void chat(const Service& service, const Call& call, httplib::Response& response)
   run_job(std::move(job), call, response, "messages");
 }
 
-// The same for a body of Anthropic's: what was made of it is gone when this returns.
+// The same for a body of Anthropic's: what was made of it is gone when this returns, but for what it was made of.
 std::optional<ApiError> read_messages(const Service& service, const Call& call, Job& job) {
   auto converted = to_openai_chat(std::move(call.body), limits_of(call.attached), MessagesUse::kAnswer);
   if (!converted.ok()) return converted.error();
@@ -416,6 +428,10 @@ std::optional<ApiError> read_messages(const Service& service, const Call& call, 
   job.has_system = !sources.empty() && sources[0] == "system";
   auto error = read_chat(service, call, converted.value().body, job);
   if (error) error->message = converted.value().in_own_paths(std::move(error->message));
+  converted.value().body = nullptr;
+  job.in_own_paths = [made = std::move(converted.value())](std::string path) {
+    return made.in_own_paths(std::move(path));
+  };
   return error;
 }
 
@@ -536,6 +552,11 @@ void answer_chat(const Service& service, const Call& call, ChatJob chat, httplib
     return reply_error(response, *error, job->shape);
   }
   chat.body = nullptr;
+  job->in_own_paths = [in_own_paths = chat.in_own_paths](std::string path) {
+    ApiError told{400, std::move(path), "", ""};
+    in_own_paths(told);
+    return told.message;
+  };
   job->writer = chat.writer();
   run_job(std::move(job), call, response, chat.field);
 }
