@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 #include <nlohmann/json.hpp>
-#include <ranges>
 #include <string_view>
 #include <vector>
 
@@ -124,8 +123,9 @@ std::string_view without_weekday(std::string_view before) {
     return text;
   };
   const std::string_view text = without_signs(before);
+  constexpr size_t kMost = 9;  // "wednesday"
   size_t n = 0;
-  while (n < text.size() && letter(text[text.size() - 1 - n])) ++n;
+  while (n < text.size() && n <= kMost && letter(text[text.size() - 1 - n])) ++n;
   std::string word(text.substr(text.size() - n));
   std::ranges::transform(word, word.begin(), lower);
   const bool day = std::ranges::any_of(kDays, [&](std::string_view start) { return word.starts_with(start); });
@@ -138,7 +138,7 @@ bool says_nothing(std::string_view text) {
 
 // Whether the time in [at, end) is the one of now: by what stands before it, or before the date that it belongs to, or
 // because the two are all that the line says, a zone of a few letters aside. `alone`: it is the line's only time; of
-// several below one heading ("The bus leaves on time: 7:15, 8:15") none is told.
+// several without a date ("The bus leaves on time: 7:15, 8:15") none is told by what stands before.
 bool is_now(std::string_view line, size_t at, size_t end, bool alone) {
   if (now_follows(line.substr(end))) return true;
   size_t date_end = at;
@@ -148,8 +148,8 @@ bool is_now(std::string_view line, size_t at, size_t end, bool alone) {
   if (date == std::string_view::npos) return alone && tells_now(line.substr(0, at));
   constexpr size_t kZone = 5;
   const std::string_view before = without_weekday(line.substr(0, date)), behind = behind_blanks(line.substr(end));
-  return tells_now(before) ||
-         (says_nothing(before) && says_nothing(behind.substr(run_of(behind.substr(0, kZone), 0, letter))));
+  if (tells_now(before)) return true;
+  return alone && says_nothing(before) && says_nothing(behind.substr(run_of(behind.substr(0, kZone), 0, letter)));
 }
 
 bool fold_billing(std::string& line) {
@@ -175,17 +175,18 @@ bool fold_times(std::string& line) {
     times.push_back({at, at + n});
     at += n - 1;
   }
-  bool folded = false;
-  const std::string all = line;
-  for (const Time& time : times | std::views::reverse) {
-    if (!is_now(all, time.begin, time.end, times.size() == 1)) continue;
+  std::string out;
+  size_t taken = 0;  // bytes of the line that are in out, or were left out
+  for (const Time& time : times) {
+    if (!is_now(line, time.begin, time.end, times.size() == 1)) continue;
     const size_t at = time.begin;
-    const bool joined = at > 1 && (all[at - 1] == ' ' || (all[at - 1] == 'T' && digit(all[at - 2])));
-    const size_t begin = joined ? at - 1 : at;
-    line.erase(begin, time.end - begin);
-    folded = true;
+    const bool joined = at > 1 && (line[at - 1] == ' ' || (line[at - 1] == 'T' && digit(line[at - 2])));
+    out.append(line, taken, at - taken - (joined ? 1 : 0));
+    taken = time.end;
   }
-  return folded;
+  if (taken == 0) return false;
+  line = out.append(line, taken);
+  return true;
 }
 
 // The number right behind the word.

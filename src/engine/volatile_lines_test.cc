@@ -71,6 +71,17 @@ TEST(VolatileLines, WhatIsNoClockStays) {
     EXPECT_EQ(folded(text, 0), text);
 }
 
+// Lines of megabytes take a moment: twice the text takes about twice as long.
+TEST(VolatileLines, LongLines) {
+  for (const std::string unit : {"10:30 ", "2026-11-24 10:31 ", "Today is 2026-11-24 10:31, ", "    ", "M a "}) {
+    std::string text = std::string(1 << 16, ' ') + "Status: ";
+    while (text.size() < (1 << 20)) text += unit;
+    const bool now = unit.starts_with("Today");
+    EXPECT_EQ(fold_volatile_text(text), now ? 1 : 0) << unit;
+    EXPECT_EQ(text.find("10:31") == std::string::npos, now || unit.find("10:31") == std::string::npos) << unit;
+  }
+}
+
 TEST(VolatileLines, AStatusHasPathsOnly) {
   EXPECT_EQ(folded("Status:\nM a.cc\n M b.cc\nMM c.cc\nR  a -> b\n?? \"x y\"\r\nrest", 5), "Status:\nrest");
   EXPECT_EQ(folded("Status:\n M a.cc\nM b.cc\nrest", 1), "Status:\nM b.cc\nrest") << "of the first line alone";
