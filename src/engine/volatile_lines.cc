@@ -5,6 +5,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvilt {
@@ -13,7 +14,8 @@ namespace {
 bool digit(char c) { return c >= '0' && c <= '9'; }
 bool hex(char c) { return digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
-bool letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
+// Of any script: bytes beyond ASCII are taken for letters.
+bool letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || (c & 0x80) != 0; }
 
 template <class Is>
 size_t run_of(std::string_view text, size_t at, Is is) {
@@ -69,18 +71,23 @@ size_t date_before(std::string_view line, size_t end) {
   return sound ? at : std::string_view::npos;
 }
 
-// Behind the last time that the word stands in the line; npos: it does not.
-size_t behind_word(std::string_view line, std::string_view word) {
+// Behind the first place from `from` on where the word stands in the line; npos: it does not.
+size_t behind_next(std::string_view line, std::string_view word, size_t from) {
   const auto same = [](char a, char b) { return lower(a) == b; };
-  size_t out = std::string_view::npos;
-  for (auto from = line.begin();;) {
-    const auto at = std::search(from, line.end(), word.begin(), word.end(), same);
-    if (at == line.end()) return out;
+  for (auto at = line.begin() + static_cast<ptrdiff_t>(from);; ++at) {
+    at = std::search(at, line.end(), word.begin(), word.end(), same);
+    if (at == line.end()) return std::string_view::npos;
     const auto end = at + static_cast<ptrdiff_t>(word.size());
     if ((at == line.begin() || !letter(at[-1])) && (end == line.end() || !letter(*end)))
-      out = static_cast<size_t>(end - line.begin());
-    from = at + 1;
+      return static_cast<size_t>(end - line.begin());
   }
+}
+
+// Behind the last one.
+size_t behind_word(std::string_view line, std::string_view word) {
+  size_t out = std::string_view::npos;
+  for (size_t at = 0; (at = behind_next(line, word, at)) != std::string_view::npos;) out = at;
+  return out;
 }
 
 bool has_word(std::string_view line, std::string_view word) {
@@ -132,13 +139,8 @@ std::string_view without_weekday(std::string_view before) {
   return day && (n == 3 || word.ends_with("day")) ? without_signs(text.substr(0, text.size() - n)) : before;
 }
 
-bool says_nothing(std::string_view text) {
-  return std::ranges::none_of(text, [](char c) { return letter(c) || digit(c); });
-}
-
-// Whether the time in [at, end) is the one of now: by what stands before it, or before the date that it belongs to, or
-// because the two are all that the line says, a zone of a few letters aside. `alone`: it is the line's only time; of
-// several without a date ("The bus leaves on time: 7:15, 8:15") none is told by what stands before.
+// Whether the time in [at, end) is the one of now: by "now" behind it, by what stands before the date that it belongs to,
+// or before itself, where it is the line's only one: of "The bus leaves on time: 7:15, 8:15" none is.
 bool is_now(std::string_view line, size_t at, size_t end, bool alone) {
   if (now_follows(line.substr(end))) return true;
   size_t date_end = at;
@@ -146,60 +148,71 @@ bool is_now(std::string_view line, size_t at, size_t end, bool alone) {
   if (date_end == at && at > 1 && line[at - 1] == 'T') --date_end;
   const size_t date = date_before(line, date_end);
   if (date == std::string_view::npos) return alone && tells_now(line.substr(0, at));
-  constexpr size_t kZone = 5;
-  const std::string_view before = without_weekday(line.substr(0, date)), behind = behind_blanks(line.substr(end));
-  if (tells_now(before)) return true;
-  return alone && says_nothing(before) && says_nothing(behind.substr(run_of(behind.substr(0, kZone), 0, letter)));
+  return tells_now(without_weekday(line.substr(0, date)));
 }
+
+// A line that is copied but for some ranges: once, however many there are.
+class Rest {
+ public:
+  explicit Rest(const std::string& line) : line_(line) {}
+  // [begin, end) becomes `by`. Ranges come in order.
+  void replace(size_t begin, size_t end, std::string_view by) {
+    out_.append(line_, taken_, begin - taken_).append(by);
+    taken_ = end;
+  }
+  // Whether anything was replaced: then the line is what is left.
+  bool put(std::string& line) {
+    if (taken_ == 0) return false;
+    line = std::move(out_.append(line_, taken_));
+    return true;
+  }
+
+ private:
+  const std::string& line_;
+  std::string out_;
+  size_t taken_ = 0;
+};
 
 bool fold_billing(std::string& line) {
   constexpr std::string_view kKey = "cch=";
-  bool folded = false;
+  Rest rest(line);
   for (size_t at = line.find(kKey); at != std::string::npos; at = line.find(kKey, at + kKey.size())) {
-    const size_t n = run_of(line, at + kKey.size(), hex);
-    if (n < 4) continue;
-    line.replace(at + kKey.size(), n, "0");
-    folded = true;
+    const size_t digits = at + kKey.size(), n = run_of(line, digits, hex);
+    if (n >= 4) rest.replace(digits, digits + n, "0");
   }
-  return folded;
+  return rest.put(line);
 }
 
 bool fold_times(std::string& line) {
-  struct Time {
-    size_t begin, end;
-  };
-  std::vector<Time> times;
+  std::vector<std::pair<size_t, size_t>> times;
   for (size_t at = 0; at < line.size(); ++at) {
     const size_t n = digit(line[at]) ? time_at(line, at) : 0;
     if (n == 0) continue;
-    times.push_back({at, at + n});
+    times.emplace_back(at, at + n);
     at += n - 1;
   }
-  std::string out;
-  size_t taken = 0;  // bytes of the line that are in out, or were left out
-  for (const Time& time : times) {
-    if (!is_now(line, time.begin, time.end, times.size() == 1)) continue;
-    const size_t at = time.begin;
-    const bool joined = at > 1 && (line[at - 1] == ' ' || (line[at - 1] == 'T' && digit(line[at - 2])));
-    out.append(line, taken, at - taken - (joined ? 1 : 0));
-    taken = time.end;
+  Rest rest(line);
+  for (const auto& [begin, end] : times) {
+    if (!is_now(line, begin, end, times.size() == 1)) continue;
+    const bool joined = begin > 1 && (line[begin - 1] == ' ' || (line[begin - 1] == 'T' && digit(line[begin - 2])));
+    rest.replace(joined ? begin - 1 : begin, end, "");
   }
-  if (taken == 0) return false;
-  line = out.append(line, taken);
-  return true;
+  return rest.put(line);
 }
 
-// The number right behind the word.
+// The numbers right behind the word.
 bool fold_stamps(std::string& line) {
   constexpr size_t kLeast = 9;
-  const size_t word = behind_word(line, "timestamp");
-  if (word == std::string_view::npos) return false;
-  size_t at = word + run_of(line, word, [](char c) { return !letter(c) && !digit(c); });
-  if (std::string_view(line).substr(at).starts_with("is ")) at += 3;
-  const size_t n = run_of(line, at, digit);
-  if (n < kLeast) return false;
-  line.replace(at, n, "0");
-  return true;
+  const auto sign = [](char c) { return !letter(c) && !digit(c); };
+  Rest rest(line);
+  for (size_t at = 0; (at = behind_next(line, "timestamp", at)) != std::string_view::npos;) {
+    at += run_of(line, at, sign);
+    if (std::string_view(line).substr(at).starts_with("is ")) at += 3;
+    const size_t n = run_of(line, at, digit);
+    if (n >= kLeast) rest.replace(at, at + n, "0");
+    at += n;
+  }
+  return rest.put(line);
 }
 
 // Whether the line is the heading of a git status.
@@ -211,12 +224,16 @@ bool begins_status(std::string_view line) {
 // " M src/a.cc", "?? b.cc", "R  a.cc -> b.cc", "(clean)"; the first one without the blank that it may begin with, where
 // whoever read it took that off. Git quotes a path with blanks, so that "AT home only" is none.
 bool is_status(std::string_view line, bool first) {
-  if (line == "(clean)") return true;
   while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-  const size_t n = std::min(line.find_first_not_of(" MADRCTU?!"), line.size());
-  const std::string_view code = line.substr(0, n), path = line.substr(n);
-  const bool coded = n == 3 || (first && n == 2);
-  if (!coded || path.empty() || code.back() != ' ' || code.find_first_not_of(' ') == code.npos) return false;
+  if (line == "(clean)") return true;
+  const auto coded = [&](size_t n) {
+    const std::string_view code = line.substr(0, n);
+    return line.size() > n + 1 && line[n] == ' ' && code.find_first_not_of(" MADRCTU?!") == code.npos &&
+           code.find_first_not_of(' ') != code.npos;
+  };
+  const bool whole = coded(2);
+  if (!whole && !(first && coded(1))) return false;
+  const std::string_view path = line.substr(whole ? 3 : 2);
   return path.starts_with('"') || path.find(' ') == path.npos || path.find(" -> ") != path.npos;
 }
 

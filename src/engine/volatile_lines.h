@@ -5,8 +5,8 @@
 //           cch=9f3a1c        the digits become 0
 //           a time of day     12:01, 12:01:33.512 PM, T12:01:33Z: the line's only one, right behind one of the words
 //                             time, clock, now, date, today, timestamp, or a heading with one ("Local time (Bonn):");
-//                             any right behind a date that stands so; right before "now"; and a line that says a date
-//                             and a time and no more. It goes, with the T or the space before it; the date stays
+//                             any right behind a date that stands so; and right before "now". It goes, with the T or
+//                             the space before it; the date stays
 //           1763981234567     9 digits or more right behind "timestamp" become 0
 //           git status        lines as git writes them (a code, a path) behind "Status:" or "gitStatus" (a line by
 //                             itself) go

@@ -47,6 +47,7 @@ class Converter : ChatBuilder {
 
   std::string format_path_;
   bool shows_thinking_ = false;
+  const char* stops_path_ = "stop_sequences";
 };
 
 void Converter::refuse_block(const std::string& type, const std::string& path) {
@@ -323,6 +324,7 @@ void Converter::top(Json& body, MessagesUse use) {
     if (!most) fail("max_tokens", "is required");
     if (most && most->is_number() && most->get<double>() < 0) fail("max_tokens", "must not be negative");
   }
+  check_thinking(body, {"thinking", "enable_thinking", "reasoning_effort"});
   for (const char* name : kSame) {
     if (Json* value = given(body, name)) body_[name] = std::move(*value);
   }
@@ -339,6 +341,7 @@ void Converter::top(Json& body, MessagesUse use) {
     if (body_.contains("stop"))
       return fail("stop", "says where the answer stops, and so does stop_sequences: send one");
     body_["stop"] = std::move(*stops);
+    stops_path_ = "stop";
   }
   // Who does not ask for thoughts has none: they would be hidden, and could take all of max_tokens.
   if (Json* settings = given(body, "thinking")) {
@@ -369,7 +372,7 @@ ApiResult<OpenAiChat> Converter::convert(Json& body, MessagesUse use) {
   }
   if (!error_) messages(body);
   if (error_) return std::move(*error_);
-  return OpenAiChat{std::move(body_), std::move(sources_), std::move(format_path_), shows_thinking_};
+  return OpenAiChat{std::move(body_), std::move(sources_), std::move(format_path_), shows_thinking_, stops_path_};
 }
 
 }  // namespace
@@ -381,7 +384,7 @@ ApiResult<OpenAiChat> to_openai_chat(Json body, const RequestLimits& limits, Mes
 std::string OpenAiChat::in_own_paths(std::string message) const {
   constexpr std::string_view kStop = "stop";
   if (message.starts_with(kStop) && message.find_first_of("[:") == kStop.size())
-    return "stop_sequences" + message.substr(kStop.size());
+    return stops_path + message.substr(kStop.size());
   if (constexpr std::string_view kSchema = "response_format.json_schema.schema";
       !format_path.empty() && message.starts_with(kSchema))
     return format_path + ".schema" + message.substr(kSchema.size());

@@ -22,9 +22,10 @@ namespace kvilt::server {
 
 struct OpenAiChat {
   Json body;
-  std::vector<std::string> sources;  // per message of body: the path of what it was made of
-  std::string format_path;           // of output_format, where there was one
-  bool shows_thinking = false;       // the field `thinking`, but for its type "disabled"
+  std::vector<std::string> sources;           // per message of body: the path of what it was made of
+  std::string format_path;                    // of output_format, where there was one
+  bool shows_thinking = false;                // the field `thinking`, but for its type "disabled"
+  const char* stops_path = "stop_sequences";  // what the client said of stops in
 
   // What is wrong with `body`, in the client's own paths.
   std::string in_own_paths(std::string message) const;

@@ -159,6 +159,11 @@ TEST(AnthropicRequest, WordsOfChatsAreRead) {
   EXPECT_FALSE(quiet.shows_thinking);
   EXPECT_EQ(refused(body_with(R"(, "stop": "x", "stop_sequences": ["y"])")).param, "stop");
   EXPECT_EQ(refused(body_with(R"(, "enable_thinking": "yes")")).param, "enable_thinking");
+  EXPECT_EQ(refused(body_with(R"(, "enable_thinking": true, "thinking": {"type": "disabled"})")).param,
+            "thinking.type");
+  EXPECT_EQ(refused(body_with(R"(, "reasoning_effort": "none", "thinking": {"type": "enabled"})")).status, 400);
+  EXPECT_EQ(converted(body_with(R"(, "stop": 17)")).in_own_paths("stop: must"), "stop: must");
+  EXPECT_EQ(converted(body_with(R"(, "stop_sequences": ["x"])")).in_own_paths("stop[0]: x"), "stop_sequences[0]: x");
 }
 
 TEST(AnthropicRequest, WhatAnAnswerMustBeBecomesOpenAis) {

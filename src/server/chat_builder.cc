@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/neutral_fields.h"
+#include "server/thinking_effort.h"
 
 namespace kvilt::server {
 namespace {
@@ -101,7 +102,7 @@ std::string in_own_paths(std::string message, const std::vector<std::string>& so
 
 std::string without_content(std::string path) {
   constexpr std::string_view kContent = ".content";
-  for (const std::string_view text : {"system", "instructions", "input"}) {
+  for (const std::string_view text : {"system", "instructions", "input", "previous_response_id"}) {
     if (path.starts_with(text) && std::string_view(path).substr(text.size()).starts_with(kContent))
       path.erase(text.size(), kContent.size());
   }
@@ -114,6 +115,15 @@ void ChatBuilder::take_extras(Json& body) {
   };
   std::ranges::for_each(kExtras, take);
   std::ranges::for_each(neutral_names(), take);
+}
+
+void ChatBuilder::check_thinking(const Json& body, std::initializer_list<const char*> words) {
+  Json said = Json::object();
+  for (const char* name : words) {
+    if (const Json* word = given(body, name)) said[name] = *word;
+  }
+  if (error_ || said.empty()) return;
+  error_ = settle_thinking(said);
 }
 
 void ChatBuilder::fail(const std::string& path, std::string_view what, const char* code) {

@@ -411,6 +411,7 @@ void Items::refuse_unsupported(Json& body) {
 void Items::top(Json& body) {
   refuse_unsupported(body);
   metadata(body);
+  check_thinking(body, {"reasoning", "reasoning_effort", "enable_thinking", "thinking"});
   for (const char* name : kSameField) {
     if (Json* value = given(body, name)) body_[name] = std::move(*value);
   }

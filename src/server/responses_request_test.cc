@@ -105,6 +105,11 @@ TEST(ResponsesRequest, WordsForThinkingReachTheTemplate) {
   Json chat = as_chat(R"({"input": "hi"})");
   EXPECT_FALSE(settle_thinking(chat));
   EXPECT_FALSE(chat.contains("chat_template_kwargs")) << "power";
+  for (const char* both : {R"("reasoning": {"effort": "high", "enabled": false})",
+                           R"("reasoning": {"effort": "high"}, "enable_thinking": false)",
+                           R"("reasoning": {"effort": "high"}, "thinking": {"type": "disabled"})",
+                           R"("reasoning": {"effort": "high"}, "reasoning_effort": "low")"})
+    EXPECT_EQ(error_with((std::string(R"({"input": "hi", )") + both + "}").c_str()).status, 400) << both;
 }
 
 TEST(ResponsesRequest, WhatCameEarlierStandsBehindTheInstructions) {
