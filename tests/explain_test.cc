@@ -86,6 +86,27 @@ TEST(Explained, FreshTokensHaveReasons) {
   EXPECT_TRUE(ask_ok(*one, request).completion.quilt.empty());
 }
 
+// Documents that begin alike: what they share is computed anew, and did not leave the cache.
+TEST(Explained, TheBeginningOfAMarkedPartIsTooShort) {
+  auto one = engine();
+  const auto head = tokens(40, 9), title = tokens(10, 8);
+  const auto quilt = [&](int seed, bool marked) {
+    Request request = explained(join({head, title, tokens(150, seed), tokens(20, seed + 1)}), "prefix");
+    if (marked) request.prompt.marks = {{40, 200}};
+    const Completion done = ask_ok(*one, std::move(request)).completion;
+    expect_agrees(done);
+    return done.quilt;
+  };
+  quilt(1, true);
+  const auto again = quilt(3, true);
+  EXPECT_EQ(tokens_of(again, PatchKind::kPrefix), 40);
+  EXPECT_EQ(fresh_of(again, FreshWhy::kShort), 10);
+  EXPECT_EQ(fresh_of(again, FreshWhy::kNew), 170);
+  const auto plain = quilt(5, false);
+  EXPECT_EQ(tokens_of(plain, PatchKind::kPrefix), 50) << "power: nothing is cut without a mark";
+  EXPECT_EQ(fresh_of(plain, FreshWhy::kShort), 0);
+}
+
 // A piece that would save less than a fifth of the work is known and computed all the same.
 TEST(Explained, WhatTheDialDeclinesIsSaid) {
   auto one = engine();

@@ -155,7 +155,10 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
       std::vector<Piece> chain = index_.find_prefix(prompt, of.*kind, layout.prompt_len - 1);
       const int32_t end = end_of(chain).pos;
       const auto mark = std::ranges::upper_bound(marks, end, {}, &TokenMark::end);
-      if (mark != marks.end() && mark->begin < end && end - mark->begin < min_segment_) cut_pieces(chain, mark->begin);
+      if (mark != marks.end() && mark->begin < end && end - mark->begin < min_segment_) {
+        found.begun = unite(found.begun, Runs{{mark->begin, end}});
+        cut_pieces(chain, mark->begin);
+      }
       if (end_of(chain).pos > end_of(best).pos) best = std::move(chain);
     });
     return best;

@@ -71,6 +71,7 @@ class ContentCache {
     std::vector<Placement> placements, overlays;  // overlays: of the chain (PageTable::overlay)
     ChainEnd exact, chain;                        // layout.prefix is the end of the one that is used
     std::vector<Piece> known;                     // what was found, by segment
+    Runs begun;                                   // beginnings of marked parts that were found and are too short to use
     Runs near;                                    // of the pieces: in text that nearly repeats a segment's
     SearchCost cost;                              // of the search for pieces
     // Of what is placed, those of these segments.

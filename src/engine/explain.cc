@@ -44,6 +44,7 @@ std::vector<PromptPatch> quilt_of(const FoundNotes& notes, const PromptLayout& l
   const Runs all = fresh;
   if (notes.refused) take(fresh, all, FreshWhy::kRefused, out);
   take(fresh, notes.declined, FreshWhy::kDeclined, out);
+  take(fresh, notes.begun, FreshWhy::kShort, out);
   take(fresh, notes.unmarked, FreshWhy::kUnmarked, out);
   take(fresh, notes.running, FreshWhy::kRunning, out);
   if (!notes.pieces_refused) take(fresh, small, FreshWhy::kShort, out);

@@ -282,6 +282,7 @@ void Preparer::note(Sequence& s, const ContentCache::Found& found) const {
   FoundNotes& notes = s.running.notes;
   notes.refused = !uses_cache(s) || !(s.policy->wants_prefix() || s.policy->wants_pieces());
   notes.pieces_refused = !s.policy->wants_pieces();
+  notes.begun = found.begun;
   const PromptLayout& layout = found.layout;
   for (const Piece& piece : found.known) {
     const bool prefix = piece.pos < layout.prefix;

@@ -38,8 +38,8 @@ struct DecodeRow {
 
 // What was found of a prompt, for Completion::quilt.
 struct FoundNotes {
-  std::vector<PromptPatch> patches;  // prefix and pieces, in order
-  Runs declined, unmarked, running;
+  std::vector<PromptPatch> patches;              // prefix and pieces, in order
+  Runs declined, begun, unmarked, running;       // begun: ContentCache::Found's
   bool refused = false, pieces_refused = false;  // nothing is looked for; no pieces are
 };
 
