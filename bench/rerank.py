@@ -71,7 +71,7 @@ def main():
     passages, answering = [], []
     for line in questions:
         at = len(passages)
-        answering.append([at + i for i, chunk in enumerate(line["chunks"]) if chunk.get("is_supporting") or chunk.get("supporting")])
+        answering.append([at + i for i, chunk in enumerate(line["chunks"]) if chunk["is_supporting"]])
         passages += [f"{chunk['title']}\n{chunk['text']}" for chunk in line["chunks"]]
     exact, rows = None, []
     for quality in args.qualities.split(","):

@@ -404,9 +404,7 @@ ContentCache::Published ContentCache::publish_prompt(const Own& own) {
   if (!own.kv.whole()) return out;
   add_views(own);
   mark_prefix(own);
-  // The exact part goes to the first piece, and is all of it if there is no piece; none if the prefix is itself a chain,
-  // or rows saw few keys.
-  const int32_t exact_end = own.exact.pos < layout.prefix ? layout.prefix : layout.exact_end();
+  const int32_t exact_end = own.exact_end();
   if (exact_end > std::max(own.exact.pos, layout.prefix)) out.segments.push_back(publish_exact(own, exact_end).segment);
   if (own.domains.approximate != 0) {
     auto mark = own.marks.begin();

@@ -151,6 +151,10 @@ class ContentCache {
     int64_t spare = 0;                // pages that no running request needs, evicted ones included
     RequestId request = 0;
     std::span<const Piece> elsewhere = {};  // of what was found: in the request's own namespace it becomes views
+
+    // Of the whole prompt: the exact part goes to the first piece, and is all of it if there is no piece; it is none if
+    // the prefix is itself a chain, or rows saw few keys.
+    int32_t exact_end() const { return exact.pos < layout.prefix || !kv.whole() ? layout.prefix : layout.exact_end(); }
   };
   // None of these functions publishes anything of a request whose heads keep less than all (PageTable::whole): its
   // segments would lack keys, and no dense pass computed them.

@@ -160,11 +160,10 @@ void EngineLoop::account(Sequence& s) const {
     for (const Run& run : recomputed) s.completion.recomputed_runs.push_back({run.begin, run.end});
   }
   if (s.request.explain != Explain::kNo) {
-    const PromptLayout& layout = prefill.layout();
-    // As publish_prompt() publishes it.
-    const bool publishes = may_publish(s) && !prefill.plan().narrowed() && kv.whole();
-    const int32_t exact_end = publishes && s.running.exact.pos >= layout.prefix ? layout.exact_end() : 0;
-    s.completion.quilt = quilt_of(s.running.notes, layout, recomputed, parts_.options.min_segment, exact_end);
+    const Sequence::Running& now = s.running;
+    const bool publishes = may_publish(s) && !now.own_kv;
+    const int32_t exact_end = publishes ? own_of(s, now.layout, now.prefill_len, recomputed).exact_end() : 0;
+    s.completion.quilt = quilt_of(now.notes, now.layout, recomputed, parts_.options.min_segment, exact_end);
   }
   s.usage.linear_flops = s.work.linear_flops;
   s.usage.attention_flops = s.work.attention_flops;
@@ -183,9 +182,9 @@ void EngineLoop::finish_prefill(Sequence& s) {
   if (!unsound && !Sampler::can_sample(now.logits)) unsound = now.prefill_len - 1;
   if (unsound) return end(s, Finish::kError, not_numbers(*unsound + 1));  // and nothing of it is kept
   const bool first = s.completion.completion_tokens == 0;
-  if (first) account(s);
   now.layout = now.prefill->layout();
   now.own_kv = now.prefill->plan().narrowed();
+  if (first) account(s);
   now.decode.take_views(now.prefill->plan());
   if (may_publish(s) && !now.own_kv) {
     const Runs recomputed = now.prefill->recomputed();

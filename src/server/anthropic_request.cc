@@ -11,8 +11,8 @@ namespace kvilt::server {
 namespace {
 
 // Fields that mean the same in both APIs.
-constexpr const char* kSame[] = {"model", "max_tokens", "temperature",         "top_p",
-                                 "top_k", "stream",     "chat_template_kwargs"};
+constexpr const char* kSame[] = {"model", "max_tokens", "temperature",          "top_p",
+                                 "top_k", "stream",     "chat_template_kwargs", "reasoning_effort"};
 
 class Converter : ChatBuilder {
  public:
@@ -29,7 +29,6 @@ class Converter : ChatBuilder {
   void top(Json& body, MessagesUse use);
   void refuse_unsupported(Json& body);
   void context_edits(Json& management);
-  void thinking(Json& settings);
   void thinks(bool on);
   void effort(const Json& word);
   void output_format(Json& format, std::string path);
@@ -248,17 +247,6 @@ void Converter::tool_choice(Json& choice) {
   body_["parallel_tool_calls"] = *single == false;
 }
 
-// A budget is no bound here: max_tokens is one, of thoughts and answer together. Anthropic's is a target, and clients
-// always send one.
-void Converter::thinking(Json& settings) {
-  if (!is_object(settings, "thinking")) return;
-  const Json* type = need_string(settings, "type", "thinking");
-  if (!type) return;
-  if (*type != "enabled" && *type != "adaptive" && *type != "disabled")
-    return fail("thinking.type", "must be \"enabled\", \"adaptive\" or \"disabled\"");
-  thinks(*type != "disabled");
-}
-
 void Converter::thinks(bool on) {
   shows_thinking_ = on;
   if (!error_) error_ = set_template_word(body_, "enable_thinking", on);
@@ -324,7 +312,8 @@ void Converter::top(Json& body, MessagesUse use) {
     if (!most) fail("max_tokens", "is required");
     if (most && most->is_number() && most->get<double>() < 0) fail("max_tokens", "must not be negative");
   }
-  check_thinking(body, {"thinking", "enable_thinking", "reasoning_effort"});
+  thinking_words(body, {"thinking", "enable_thinking", "reasoning_effort"});
+  if (error_) return;
   for (const char* name : kSame) {
     if (Json* value = given(body, name)) body_[name] = std::move(*value);
   }
@@ -343,15 +332,10 @@ void Converter::top(Json& body, MessagesUse use) {
     body_["stop"] = std::move(*stops);
     stops_path_ = "stop";
   }
-  // Who does not ask for thoughts has none: they would be hidden, and could take all of max_tokens.
-  if (Json* settings = given(body, "thinking")) {
-    thinking(*settings);
-  } else if (Json* on = given(body, "enable_thinking")) {  // Qwen's word
-    if (!on->is_boolean()) return fail("enable_thinking", fmt::format("must be true or false, not {}", type_of(*on)));
-    thinks(on->get<bool>());
-  } else {
-    thinks(false);
-  }
+  // Who does not ask for thoughts has none: they would be hidden, and could take all of max_tokens. A budget is no bound
+  // here: max_tokens is one, of thoughts and answer together. Anthropic's is a target, and clients always send one.
+  const Json *settings = given(body, "thinking"), *on = given(body, "enable_thinking");  // the second is Qwen's word
+  thinks(settings ? (*settings)["type"] != "disabled" : on && *on == true);
   if (Json* list = given(body, "tools")) tools(*list);
   if (Json* choice = given(body, "tool_choice")) tool_choice(*choice);
   if (Json* format = given(body, "output_format")) output_format(*format, "output_format");

@@ -53,8 +53,7 @@ constexpr const char* kExtras[] = {"min_p",
                                    "functions",
                                    "function_call",
                                    "audio",
-                                   "modalities",
-                                   "reasoning_effort"};
+                                   "modalities"};
 
 // The parts of a content, taken out of it. Empty text without a mark is none.
 Json parts_of(Json& content) {
@@ -117,13 +116,13 @@ void ChatBuilder::take_extras(Json& body) {
   std::ranges::for_each(neutral_names(), take);
 }
 
-void ChatBuilder::check_thinking(const Json& body, std::initializer_list<const char*> words) {
+Json ChatBuilder::thinking_words(const Json& body, std::initializer_list<const char*> fields) {
   Json said = Json::object();
-  for (const char* name : words) {
-    if (const Json* word = given(body, name)) said[name] = *word;
+  for (const char* name : fields) {
+    if (const Json* value = given(body, name)) said[name] = *value;
   }
-  if (error_ || said.empty()) return;
-  error_ = settle_thinking(said);
+  if (!error_) error_ = settle_thinking(said);
+  return said.value("chat_template_kwargs", Json());
 }
 
 void ChatBuilder::fail(const std::string& path, std::string_view what, const char* code) {

@@ -44,8 +44,8 @@ class ChatBuilder {
 
   // The fields that are no API's own but ours and other servers', which mean the same in every chat.
   void take_extras(Json& body);
-  // Whether what these fields say of thinking can be read, and goes together. They stay in the body.
-  void check_thinking(const Json& body, std::initializer_list<const char*> words);
+  // What these fields say of thinking together, as chat_template_kwargs; null: nothing. They stay in the body.
+  Json thinking_words(const Json& body, std::initializer_list<const char*> fields);
   // joins: a second turn of the same speaker becomes the end of the first.
   void push(Json message, std::string source, bool joins);
   // A part of a message's content with the text of `from`, and its cache_control.

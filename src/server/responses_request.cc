@@ -17,18 +17,9 @@ constexpr size_t kMaxToolNamespace = 64;                  // bytes: every tool i
 constexpr const char* kEarlier = "previous_response_id";  // the path of what earlier responses hold
 
 // Fields that mean the same to a chat completion.
-constexpr const char* kSameField[] = {"model",
-                                      "temperature",
-                                      "top_p",
-                                      "top_k",
-                                      "stream",
-                                      "parallel_tool_calls",
-                                      "prompt_cache_retention",
-                                      "user",
-                                      "stop",
-                                      "chat_template_kwargs",
-                                      "enable_thinking",
-                                      "thinking"};
+constexpr const char* kSameField[] = {
+    "model", "temperature",         "top_p", "top_k", "stream", "parallel_tool_calls", "prompt_cache_retention", "user",
+    "stop",  "chat_template_kwargs"};
 
 // What a response says of its request, and what it says where the request has nothing.
 Json repeated_of(Json& body, const SamplingDefaults& usual) {
@@ -85,7 +76,6 @@ class Items : ChatBuilder {
  private:
   void top(Json& body);
   void refuse_unsupported(Json& body);
-  void reasoning(Json& settings);
   void metadata(Json& body);
   void text(Json& settings);
   void tools(Json& list);
@@ -366,15 +356,6 @@ void Items::text(Json& settings) {
   body_["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
 }
 
-void Items::reasoning(Json& settings) {
-  if (!is_object(settings, "reasoning")) return;
-  const Json* effort = given(settings, "effort");
-  if (effort && !error_) error_ = set_effort(body_, *effort, "reasoning.effort");
-  for (const char* word : {"enabled", "max_tokens"}) {  // OpenRouter's, which settle_thinking() reads
-    if (Json* value = given(settings, word)) body_["reasoning"][word] = std::move(*value);
-  }
-}
-
 void Items::metadata(Json& body) {
   Json* data = given(body, "metadata");
   if (!data || !is_object(*data, "metadata")) return;
@@ -411,7 +392,8 @@ void Items::refuse_unsupported(Json& body) {
 void Items::top(Json& body) {
   refuse_unsupported(body);
   metadata(body);
-  check_thinking(body, {"reasoning", "reasoning_effort", "enable_thinking", "thinking"});
+  Json words =
+      thinking_words(body, {"chat_template_kwargs", "reasoning", "reasoning_effort", "enable_thinking", "thinking"});
   for (const char* name : kSameField) {
     if (Json* value = given(body, name)) body_[name] = std::move(*value);
   }
@@ -420,7 +402,7 @@ void Items::top(Json& body) {
     if (most->is_number() && most->get<double>() < 0) fail("max_output_tokens", "must not be negative");
     body_["max_tokens"] = std::move(*most);
   }
-  if (Json* settings = given(body, "reasoning")) reasoning(*settings);
+  if (!words.is_null()) body_["chat_template_kwargs"] = std::move(words);
   if (Json* settings = given(body, "text")) text(*settings);
   if (Json* list = given(body, "tools")) tools(*list);
   if (Json* choice = given(body, "tool_choice")) tool_choice(*choice);

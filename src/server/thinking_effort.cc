@@ -46,7 +46,7 @@ class Said {
   }
 
   std::optional<ApiError> write(Json& body) {
-    if (!error_ && effort_) error_ = set_template_word(body, "reasoning_effort", *effort_);
+    if (!error_ && effort_) error_ = set_effort(body, *effort_, effort_path_);
     if (!error_ && thinks_) error_ = set_template_word(body, "enable_thinking", *thinks_);
     return error_;
   }
