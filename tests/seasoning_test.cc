@@ -271,6 +271,62 @@ TEST_F(Seasoning, AFullPoolMakesRoom) {
   EXPECT_EQ(ask_seasoned(*with, "naive").usage().seasoned, 120);
 }
 
+// The means to which a pass adds stay until it has: whatever else is in the pool leaves for it, and where they and the
+// pass do not fit in together, it is the pass that fails.
+TEST_F(Seasoning, AFullPoolLeavesTheOldMeans) {
+  const auto other = tokens(110, 4);
+  const auto pieces_after = [&](int64_t pool, int more = 0) {
+    EngineOptions options{.model = kModel, .threads = 1, .kv_type = KvType::kF32, .chunk_tokens = 64};
+    options.kv_bytes = pool * 2 * 6 * 2 * 32 * 4;
+    const auto with = open_for_test(options);
+    std::vector<std::array<int64_t, 3>> out;
+    for (uint32_t i = 0; i < 2; ++i) {
+      const int before = i == 0 ? 10 : 10 + more;
+      Request request = request_of(join({tokens(before, 60 + i), piece, other}), "prefix", 0);
+      request.prompt.marks = {{before, before + 120}, {before + 120, before + 230}};
+      request.season = true;
+      request.publish = false;
+      const auto end = kvilt::ask(*with, std::move(request));
+      const auto& pieces = with->stats().seasoned_pieces;
+      out.push_back({pieces[1], pieces[2], end.ok() ? 0 : 1});
+      if (i == 0) warm(*with, tokens(200, 50));
+    }
+    return out;
+  };
+  using Pieces = std::vector<std::array<int64_t, 3>>;
+  EXPECT_EQ(pieces_after(1600), (Pieces{{2, 0, 0}, {0, 2, 0}})) << "power";
+  EXPECT_EQ(pieces_after(640), (Pieces{{2, 0, 0}, {0, 2, 0}})) << "the other text leaves";
+  EXPECT_EQ(pieces_after(512), (Pieces{{2, 0, 0}, {2, 0, 0}})) << "no room for a new one beside the old";
+  EXPECT_EQ(pieces_after(512, 100), (Pieces{{2, 0, 0}, {2, 0, 1}})) << "no room for the pass beside them";
+}
+
+// Nobody waits for idle work, so nothing that somebody asked to be kept leaves for it.
+TEST_F(Seasoning, IdleTimeTakesNothingThatIsFrozen) {
+  const auto other = tokens(90, 4);
+  for (const int64_t pool : {1000, 3000}) {
+    EngineOptions options{.model = kModel, .threads = 1, .kv_type = KvType::kF32, .season = 2, .season_share = 1};
+    options.kv_bytes = pool * 2 * 6 * 2 * 32 * 4;
+    const auto with = open_for_test(options);
+    for (uint32_t i = 0; i < 4; ++i) {
+      Request document = request_of(tokens(160, 70 + i), "full", 0);
+      document.frozen_as = "document " + std::to_string(i);
+      ask_ok(*with, std::move(document));
+    }
+    const int64_t frozen = with->stats().kv_pages_frozen;
+    ASSERT_GT(frozen, 0);
+    for (uint32_t question = 0; question < 2; ++question) {
+      Request request = request_of(join({tokens(10, 6), piece, other, tokens(12, 20 + question)}), "naive", 2);
+      request.prompt.marks = {{10, 130}, {130, 220}};
+      ask_ok(*with, std::move(request));
+    }
+    ASSERT_EQ(with->stats().kv_pages_frozen, frozen);
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    EXPECT_TRUE(eventually([&] { return with->stats().seasoning_waiting + with->stats().seasoning_running == 0; }));
+    EXPECT_EQ(with->stats().kv_pages_frozen, frozen);
+    EXPECT_EQ(with->stats().seasoned_pieces[2], pool == 3000 ? 2 : 0) << "power: where there is room";
+  }
+}
+
 // An audit computes a prompt in full anyway: what it marked has one context more. One document by itself is no set that
 // idle time would season.
 TEST_F(Seasoning, AnAuditIsAContextThatComesForNothing) {

@@ -24,8 +24,7 @@ std::unique_ptr<AuditRecord> AuditLedger::sample(const std::string& policy, int 
 }
 
 void AuditLedger::add(std::unique_ptr<AuditRecord> record) {
-  if (record->logits.empty()) return;
-  if (waiting_.size() >= kWaiting) return;
+  CHECK(takes(*record));
   // The lists get one length. A request that ended at once has no token: it is compared at its most likely one.
   if (record->answer.empty()) record->answer.push_back(most_likely(record->logits[0]));
   const size_t n = std::min(record->answer.size(), record->logits.size());
@@ -45,11 +44,13 @@ void AuditLedger::forget_means() {
   for (const auto& record : waiting_) record->seasoned = 0;
 }
 
+std::unique_ptr<AuditRecord> AuditLedger::try_again(std::unique_ptr<AuditRecord> record) {
+  if (++record->attempts >= kAttempts || waiting_.size() >= kWaiting) return record;
+  waiting_.push_back(std::move(record));
+  return nullptr;
+}
+
 void AuditLedger::finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<float>> full) {
-  if (full.empty()) {
-    if (++record->attempts < kAttempts && waiting_.size() < kWaiting) waiting_.push_back(std::move(record));
-    return;
-  }
   CHECK(full.size() == record->logits.size());
   double answer = 0, first = 0;
   bool top1 = false;

@@ -49,13 +49,17 @@ class AuditLedger {
 
   // Whether the request whose prefill just ended is sampled: null if not.
   std::unique_ptr<AuditRecord> sample(const std::string& policy, int reused);
-  void add(std::unique_ptr<AuditRecord> record);  // its request ended; dropped when kWaiting wait already
+  // Its request ended. takes: whether it is audited: one with nothing to compare is not, nor one beyond kWaiting.
+  bool takes(const AuditRecord& record) const { return !record.logits.empty() && waiting_.size() < kWaiting; }
+  void add(std::unique_ptr<AuditRecord> record);  // REQUIRES: takes()
 
   bool waiting() const { return !waiting_.empty(); }
   std::unique_ptr<AuditRecord> take();  // REQUIRES: waiting()
   void forget_means();                  // no audit that waits is a context for means
-  // full: the full pass' logits for the same tokens; empty: it was interrupted, and is tried again.
+  // full: the full pass' logits for the same tokens.
   void finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<float>> full);
+  // It was interrupted, and is tried again; null then. The record: it is given up.
+  std::unique_ptr<AuditRecord> try_again(std::unique_ptr<AuditRecord> record);
 
   std::vector<AuditStats> stats() const;
 

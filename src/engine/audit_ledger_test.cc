@@ -50,15 +50,20 @@ TEST(AuditLedger, CountsDistances) {
 TEST(AuditLedger, WhatIsInterruptedIsTriedAgainAndThenDropped) {
   AuditLedger audit(1, 0, 1);
   audit.add(record(audit, {0, 1}));
-  for (int i = 0; i < AuditLedger::kAttempts; ++i) {
+  for (int i = 1; i <= AuditLedger::kAttempts; ++i) {
     ASSERT_TRUE(audit.waiting());
-    audit.finish(audit.take(), {});
+    EXPECT_EQ(audit.try_again(audit.take()) != nullptr, i == AuditLedger::kAttempts) << "then it is given up";
   }
   EXPECT_FALSE(audit.waiting());
-  for (int i = 0; i < 9; ++i) audit.add(record(audit, {0, 1}));
+  for (int i = 0; i < 9; ++i) {
+    if (auto next = record(audit, {0, 1}); audit.takes(*next)) audit.add(std::move(next));
+  }
+  EXPECT_FALSE(audit.takes(*record(audit, {0, 1})));
   int waiting = 0;
   for (; audit.waiting(); ++waiting) audit.take();
   EXPECT_EQ(waiting, static_cast<int>(AuditLedger::kWaiting));
+  EXPECT_TRUE(audit.takes(*record(audit, {0, 1})));
+  EXPECT_FALSE(audit.takes({})) << "nothing to compare";
 }
 
 TEST(AuditLedger, ABadPolicyIsSwitchedOff) {

@@ -25,20 +25,27 @@ void Auditor::choosing(const Sequence& s) {
   if (waits_for_logits(s)) sampled_.find(s.id)->second->logits.push_back(s.running.logits);
 }
 
+// Each text in front of a document is one context.
+Digest Auditor::context_of(const AuditRecord& record) const {
+  const auto end = static_cast<size_t>(record.prompt.marks.back().end);
+  return contexts_.key(record.seasoned, std::span<const int32_t>(record.prompt.ids).first(end));
+}
+
 void Auditor::ended(const Sequence& s) {
   const auto it = sampled_.find(s.id);
   if (it == sampled_.end()) return;
-  const auto answer = s.tokens.begin() + s.prompt_len;
-  it->second->prompt = {{s.tokens.begin(), answer}, s.request.prompt.marks};
-  const auto& marks = s.request.prompt.marks;
-  if (s.from_seasoned && s.request.publish && !marks.empty()) {  // each text in front of a document is one context
-    const auto text = std::span<const int32_t>(s.tokens).first(static_cast<size_t>(marks.back().end));
-    if (contexts_.first(contexts_.key(s.domains.seasoned, text))) it->second->seasoned = s.domains.seasoned;
-  }
-  it->second->owner = s.owner;
-  it->second->answer.assign(answer, s.tokens.end());
-  if (answered(s.completion.finish)) ledger_.add(std::move(it->second));
+  std::unique_ptr<AuditRecord> record = std::move(it->second);
   sampled_.erase(it);
+  if (!answered(s.completion.finish) || !ledger_.takes(*record)) return;
+  const auto answer = s.tokens.begin() + s.prompt_len;
+  record->prompt = {{s.tokens.begin(), answer}, s.request.prompt.marks};
+  record->owner = s.owner;
+  record->answer.assign(answer, s.tokens.end());
+  if (s.from_seasoned && s.request.publish && !s.request.prompt.marks.empty()) {
+    record->seasoned = s.domains.seasoned;
+    if (!contexts_.first(context_of(*record))) record->seasoned = 0;
+  }
+  ledger_.add(std::move(record));
 }
 
 std::unique_ptr<Sequence> Auditor::start() {
@@ -64,17 +71,24 @@ void Auditor::clear() {
   if (record_) record_->seasoned = 0;
 }
 
+// What is given up was no context.
+void Auditor::try_again() {
+  const auto given_up = ledger_.try_again(std::move(record_));
+  if (given_up && given_up->seasoned != 0) contexts_.forget(context_of(*given_up));
+}
+
 void Auditor::interrupt() {
   if (!record_) return;
   pace_.end();
-  ledger_.finish(std::move(record_), {});
+  try_again();
 }
 
 void Auditor::finish(Completion completion) {
   if (!record_) return;
   pace_.end();
   const bool whole = !completion.error && completion.logits.all.size() == record_->answer.size();
-  ledger_.finish(std::move(record_), whole ? std::move(completion.logits.all) : std::vector<std::vector<float>>());
+  if (!whole) return try_again();
+  ledger_.finish(std::move(record_), std::move(completion.logits.all));
 }
 
 }  // namespace kvilt

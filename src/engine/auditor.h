@@ -43,6 +43,8 @@ class Auditor : public IdleWork {
   void seasoned();  // the means have it as a context: not again if it is interrupted now. REQUIRES: auditing()
 
  private:
+  Digest context_of(const AuditRecord& record) const;  // REQUIRES: its prompt has marks
+  void try_again();
   AuditLedger ledger_;
   IdlePace pace_;
   std::unordered_map<RequestId, std::unique_ptr<AuditRecord>> sampled_;  // requests that run

@@ -101,6 +101,43 @@ TEST(Auditor, APromptIsOneContextHoweverOftenItIsAudited) {
   EXPECT_FALSE(seasons(twice, true, true)) << "the next turn of the same conversation";
 }
 
+// Neither of one that finds the queue full, nor of one that is given up, is a context taken away.
+TEST(Auditor, WhatIsNotAuditedWasNoContext) {
+  const auto ask = [](Auditor& auditor, int32_t first, Finish finish = Finish::kLength) {
+    Sequence s = request(5);
+    s.tokens[0] = first;
+    s.request.prompt.marks = {{0, 2}};
+    s.domains.seasoned = 9;
+    s.from_seasoned = true;
+    answer(auditor, s, {0, 1}, finish);
+  };
+  Auditor auditor(1, 0, 1);
+  ask(auditor, 1, Finish::kCancelled);
+  for (int32_t i = 0; i < 6; ++i) ask(auditor, i);
+  Completion full;
+  full.logits.all = {{0, 1}, {1, 0}};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(auditor.start()->request.season);
+    auditor.finish(full);
+  }
+  ASSERT_FALSE(auditor.ready().has_value()) << "four wait at most";
+  for (int32_t i = 2; i < 6; ++i) {
+    ask(auditor, i);
+    EXPECT_EQ(auditor.start()->request.season, i >= 4) << i;
+    for (int tries = 1; tries < AuditLedger::kAttempts; ++tries) {
+      auditor.interrupt();
+      auditor.start();
+    }
+    auditor.interrupt();
+    ASSERT_FALSE(auditor.ready().has_value()) << "given up";
+  }
+  ask(auditor, 5);
+  EXPECT_TRUE(auditor.start()->request.season);
+  auditor.finish(full);
+  ask(auditor, 5);
+  EXPECT_FALSE(auditor.start()->request.season) << "power";
+}
+
 // Audits keep to their share of the idle time, as seasoning does.
 TEST(Auditor, AuditsTakeTheirShareOfTheTime) {
   for (const bool interrupted : {false, true}) {

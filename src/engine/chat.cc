@@ -112,9 +112,8 @@ Json::json_pointer moved_down(const Json::json_pointer& where, size_t from) {
 size_t first_user_message(ChatInputs& in) {
   size_t system = 0;
   for (size_t m = 0; m < in.messages.size(); ++m) {
-    const Json& role = in.messages[m]["role"];
-    if (role == "user") return m;
-    if (m == system && (role == "system" || role == "developer")) ++system;
+    if (in.messages[m]["role"] == "user") return m;
+    if (m == system && is_system(in.messages[m])) ++system;
   }
   in.messages.insert(in.messages.begin() + static_cast<ptrdiff_t>(system), Json{{"role", "user"}, {"content", ""}});
   for (Mark& mark : in.marks) mark.where = moved_down(mark.where, system);

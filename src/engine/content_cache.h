@@ -123,7 +123,9 @@ class ContentCache {
                                               DomainId seasoned, int contexts) const;
 
   // True if `pages` pages are free, after evicting idle extents if need be: for this owner's sake.
-  bool make_room(int64_t pages, OwnerId wanted_by = 0);
+  using Reach = IdleExtents::Reach;
+  bool make_room(int64_t pages, OwnerId wanted_by = 0, Reach reach = Reach::kAll);
+  int64_t room(OwnerId wanted_by, Reach reach);  // pages that it could make free, those that are included
 
   // ---- What is kept with preference, and for whom (retention.cc; docs/design/kv.md#shares-pins-and-frozen-texts)
 
@@ -189,6 +191,13 @@ class ContentCache {
   // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room for them. Returns
   // Completion::contexts.
   std::vector<int> season(const Own& own, ThreadPool& pool, int most = kMostContexts);
+  // What a pass needs for that besides its own KV: the means as they are, which stay until the new ones are there, and
+  // pages for these.
+  struct MeansToMake {
+    std::vector<PinnedPages> old;
+    int64_t pages = 0;
+  };
+  MeansToMake means_to_make(std::span<const int32_t> prompt, std::span<const TokenMark> marks, DomainId seasoned) const;
 
   void clear();
   // From now on the cached texts' continuations can be found (ContentIndex::find_continuation).
@@ -258,6 +267,9 @@ class ContentCache {
   void publish_repaired(const Own& own);
   std::optional<Piece> holder_of(std::span<const int32_t> tokens, DomainId domain) const;
   int season(const Own& own, const TokenMark& mark, ThreadPool& pool, int most);
+  std::optional<PinnedPages> pinned_mean(std::span<const int32_t> tokens, DomainId seasoned) const;
+  std::vector<SegmentId> parts_of_mean(std::span<const int32_t> tokens, DomainId seasoned) const;
+  int64_t pages_of(int32_t tokens) const;
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;
   std::vector<Piece> find_pieces(const Search& search) const;

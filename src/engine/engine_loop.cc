@@ -236,7 +236,11 @@ bool EngineLoop::step() {
   const auto plan = [this](Sequence& s) {
     if (std::ranges::find(ended_, s.id) != ended_.end()) return Admission::kLater;
     try {
-      return preparer_.plan(s, scheduler_.running());
+      const Admission answer = preparer_.plan(s, scheduler_.running());
+      if (answer != Admission::kReady || !s.idle_work || s.owed() <= parts_.cache->room(s.owner, reach()))
+        return answer;
+      fail_for_room(s);
+      return Admission::kLater;
     } catch (const std::bad_alloc&) {
       fail_for_memory(s);
       return Admission::kLater;
@@ -254,10 +258,7 @@ bool EngineLoop::step() {
     if (sequence->completion.completion_tokens > 0) {  // as far as the pool goes, that is the answer
       end(*sequence, Finish::kLength);
     } else {
-      end(*sequence, Finish::kError,
-          error(Code::kExhausted,
-                "the KV pool of {} pages is too small for this request; start with a larger --kv-bytes",
-                parts_.cache->store().pages()));
+      fail_for_room(*sequence);
     }
     close(std::move(sequence));
   }
@@ -368,6 +369,12 @@ void EngineLoop::run_group(StepGroup& group) {
     }
   }
   draw();
+}
+
+void EngineLoop::fail_for_room(Sequence& s) {
+  end(s, Finish::kError,
+      error(Code::kExhausted, "the KV pool of {} pages is too small for this request; start with a larger --kv-bytes",
+            parts_.cache->store().pages()));
 }
 
 // What it held is free before anything else is asked for. Nothing of it is published.
@@ -505,7 +512,7 @@ void EngineLoop::join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> 
 
 // What lingers goes before anybody lacks pages.
 bool EngineLoop::make_room_of_lingering(int64_t pages, OwnerId wanted_by) {
-  while (!parts_.cache->make_room(pages, wanted_by)) {
+  while (!parts_.cache->make_room(pages, wanted_by, reach())) {
     auto left = lingering_.oldest();
     if (!left) return false;
     drop(std::move(left));
@@ -513,7 +520,7 @@ bool EngineLoop::make_room_of_lingering(int64_t pages, OwnerId wanted_by) {
   return true;
 }
 
-// For a running request: then what is being read goes too.
+// For a running request, or idle work, which runs alone and takes nothing that somebody asked to be kept: then what is being read goes too.
 bool EngineLoop::make_room(int64_t pages, OwnerId wanted_by) {
   while (!make_room_of_lingering(pages, wanted_by)) {
     if (std::ranges::none_of(parts_.stores, [](const auto& store) { return store->give_way(); })) return false;
@@ -576,6 +583,7 @@ void EngineLoop::update_stats() {
     stats_.reserved_pages += now.kv->spare_pages();
   }
   stats_.kv_pages_frozen = store.idle().frozen();
+  store.idle().end_pins();
   stats_.kv_pages_pinned = store.idle().pinned();
   stats_.cached_tokens = cache.segments().tokens();
   stats_.cached_segments = cache.segments().segments();

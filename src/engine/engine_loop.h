@@ -117,6 +117,7 @@ class EngineLoop {
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
   void fail_for_memory(Sequence& sequence);
+  void fail_for_room(Sequence& sequence);
   void unless_memory_ends(FunctionRef<void()> work);
   void attach_stores();
   bool reads() const;
@@ -135,6 +136,7 @@ class EngineLoop {
   void join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> next);
   bool make_room_of_lingering(int64_t pages, OwnerId wanted_by);
   bool make_room(int64_t pages, OwnerId wanted_by = 0);
+  ContentCache::Reach reach() const { return idle_now_ ? ContentCache::Reach::kOrdinary : ContentCache::Reach::kAll; }
   // Parts of the index of near duplicates are left (ContentIndex::near_more).
   bool near_goes_on() const { return parts_.cache->near_waits() && Clock::now() >= near_from_; }
   void near_more();
@@ -167,6 +169,7 @@ class EngineLoop {
   IdleWork* idle_now_ = nullptr;                                               // whose sequence runs
   Clock::time_point idle_from_;                                                // idle work may begin
   Clock::time_point near_from_;                                                // near_more() may go on
+  Clock::time_point seasoned_until_;                                           // the last pass of seasoning ended
   Lingering lingering_;                                                        // but for the one that goes on
   RequestId going_on_ = 0;                                                     // which the scheduler has, alone
   Clock::time_point going_on_until_;

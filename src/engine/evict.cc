@@ -4,10 +4,15 @@
 
 namespace kvilt {
 
-bool ContentCache::make_room(int64_t pages, OwnerId wanted_by) {
-  if (pages - store_.free_pages() > reclaimable()) return false;  // nothing is dropped in vain
-  if (store_.free_pages() < pages) store_.idle().end_pins();
-  while (store_.free_pages() < pages) evict(*store_.idle().next(wanted_by));
+int64_t ContentCache::room(OwnerId wanted_by, Reach reach) {
+  store_.idle().end_pins();
+  return store_.free_pages() + store_.idle().pages(wanted_by, reach);
+}
+
+bool ContentCache::make_room(int64_t pages, OwnerId wanted_by, Reach reach) {
+  if (store_.free_pages() >= pages) return true;
+  if (pages > room(wanted_by, reach)) return false;  // nothing is dropped in vain
+  while (store_.free_pages() < pages) evict(*store_.idle().next(wanted_by, reach));
   return true;
 }
 
@@ -61,7 +66,8 @@ int32_t ContentCache::least_left(const CachedSegment& segment) const {
   return segment.chain ? segment.shared + kChainGain : min_segment_;
 }
 
-// The segment loses these tokens. What comes before them stays what it was; what comes after is found as pieces only.
+// The segment loses these tokens. What comes before them stays what it was; what comes after is found as pieces only. A
+// mean is made of all of its text, so all that is left of it are parts.
 void ContentCache::cut(SegmentId id, const Runs& lost) {
   if (lost.empty()) return;
   const CachedSegment& segment = *segments_.find(id);
@@ -72,7 +78,8 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
     Runs marks;
   };
   std::vector<Rest> rest;
-  const int32_t first = lost.front().begin;
+  const bool mean = info.contexts > 0;
+  const int32_t first = mean ? 0 : lost.front().begin;
   const Runs marks = index_.marks(id);
   for (const Run& run : subtract(Runs{{first, segment.count}}, lost)) {
     if (segment.chain || run.size() < min_segment_) continue;
@@ -84,6 +91,7 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
     out.info.found_as = FoundAs::kPieces;
     out.info.contexts = info.contexts;
     out.info.replaced = info.replaced;
+    out.info.part_of_mean = mean;
     out.marks = whole_within(marks, run);
   }
   const bool keep = first >= least_left(segment);

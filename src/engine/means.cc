@@ -47,7 +47,8 @@ std::vector<Piece> ContentCache::find_means(std::span<const int32_t> prompt, con
 
 // A mean that is all of its segment, or holds all of a mark.
 bool ContentCache::is_whole(const Piece& piece, const ClipRules& rules) const {
-  return holds_mark(piece, rules) || std::ssize(index_.info(piece.segment).tokens) == piece.count;
+  const SegmentInfo& info = index_.info(piece.segment);
+  return holds_mark(piece, rules) || (!info.part_of_mean && std::ssize(info.tokens) == piece.count);
 }
 
 // Whether one of the exact pieces (sorted, disjoint) has the mean's text behind the text that is before it here.
@@ -83,19 +84,69 @@ std::vector<LacksContexts> ContentCache::without_contexts(std::span<const int32_
   return out;
 }
 
-std::vector<int> ContentCache::season(const Own& own, ThreadPool& pool, int most) {
-  std::vector<int> out(own.marks.size());
-  const bool exact = own.layout.exact_end() == own.layout.prompt_len && own.exact.pos >= own.layout.prefix;
-  if (!exact || !own.kv.whole()) return out;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const TokenMark& mark = own.marks[i];
-    if (mark.end - mark.begin >= min_segment_ && own.kv.owns({mark.begin, mark.end}))
-      out[i] = season(own, mark, pool, most);
+int64_t ContentCache::pages_of(int32_t tokens) const {
+  const KvShape& shape = store_.shape();
+  return int64_t{shape.L} * shape.G * ((tokens + shape.P - 1) / shape.P);
+}
+
+// They are made one after the other, and each takes the place of the old one.
+ContentCache::MeansToMake ContentCache::means_to_make(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
+                                                      DomainId seasoned) const {
+  MeansToMake out;
+  int64_t more = 0;
+  for (const TokenMark& mark : marks) {
+    const int32_t size = mark.end - mark.begin;
+    if (size < min_segment_) continue;
+    auto old = pinned_mean(prompt.subspan(mark.begin, size), seasoned);
+    more += pages_of(size);
+    out.pages = std::max(out.pages, more);
+    if (!old) continue;
+    out.old.push_back(*std::move(old));
+    more -= pages_of(size);
   }
   return out;
 }
 
-// Over how many contexts the mark's mean is with this one; 0: it was not added.
+std::optional<PinnedPages> ContentCache::pinned_mean(std::span<const int32_t> tokens, DomainId seasoned) const {
+  const CachedSegment* mean = copy_of(tokens, seasoned);
+  if (!mean) return {};
+  return mean->parts[0].kv->pin(mean->parts[0].of_kv({mean->pos, mean->pos + mean->count}));
+}
+
+// What evictions left of means of this text.
+std::vector<SegmentId> ContentCache::parts_of_mean(std::span<const int32_t> tokens, DomainId seasoned) const {
+  const Run whole{0, static_cast<int32_t>(tokens.size())};
+  std::vector<SegmentId> out;
+  for (const Piece& piece : index_.find_pieces(tokens, 0, seasoned, min_segment_, {&whole, 1})) {
+    const SegmentInfo& info = index_.info(piece.segment);
+    if (info.part_of_mean && std::ssize(info.tokens) == piece.count) out.push_back(piece.segment);
+  }
+  return out;
+}
+
+std::vector<int> ContentCache::season(const Own& own, ThreadPool& pool, int most) {
+  std::vector<int> out(own.marks.size());
+  const bool exact = own.layout.exact_end() == own.layout.prompt_len && own.exact.pos >= own.layout.prefix;
+  if (!exact || !own.kv.whole()) return out;
+  std::vector<std::optional<PinnedPages>> stay(
+      out.size());  // none of these makes room for another: the old, then the new
+  const auto pin = [&](size_t i) {
+    const TokenMark& mark = own.marks[i];
+    const auto tokens = own.tokens.subspan(mark.begin, mark.end - mark.begin);
+    if (std::ssize(tokens) >= min_segment_) stay[i] = pinned_mean(tokens, own.domains.seasoned);
+  };
+  for (size_t i = 0; i < out.size(); ++i) pin(i);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const TokenMark& mark = own.marks[i];
+    if (mark.end - mark.begin < min_segment_ || !own.kv.owns({mark.begin, mark.end})) continue;
+    out[i] = season(own, mark, pool, most);
+    pin(i);
+  }
+  return out;
+}
+
+// Over how many contexts the mark's mean is with this one; 0: it was not added. Nothing that somebody
+// asked to be kept makes room for it. REQUIRES: the old mean is pinned.
 int ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool, int most) {
   const Run run{mark.begin, mark.end}, whole{0, run.size()};
   const auto tokens = own.tokens.subspan(run.begin, run.size());
@@ -108,21 +159,19 @@ int ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool
   parts.push_back({now.get(), run});
   if (old) parts[0].weight = static_cast<float>(contexts) / static_cast<float>(contexts + 1);
   parts.back().weight = 1 / static_cast<float>(contexts + 1);
-  const KvShape& shape = store_.shape();
-  const PinnedPages kept = parts[0].kv->pin(parts[0].positions);  // while others make room
-  const int64_t pages = int64_t{shape.L} * shape.G * ((run.size() + shape.P - 1) / shape.P);
-  if (!make_room(pages, own.kv.owner())) return 0;
+  if (!make_room(pages_of(run.size()), own.kv.owner(), Reach::kOrdinary)) return 0;
+  const std::vector<SegmentId> replaced = old ? std::vector{old->id} : parts_of_mean(tokens, own.domains.seasoned);
   const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
   mean->give_to(own.kv.owner());
   const Run at = parts[0].positions;
   SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
   info.contexts = contexts + 1;
   info.replaced = true;
-  const SegmentId replaced = old ? old->id : 0, id = segments_.next_id();
+  const SegmentId id = segments_.next_id();
   enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}, own.request}, std::move(info),
         {whole});
   if (!index_.contains(id)) return 0;
-  if (replaced != 0) erase(replaced);
+  for (const SegmentId earlier : replaced) erase(earlier);
   return contexts + 1;
 }
 

@@ -152,6 +152,31 @@ TEST_F(MeansTest, SaysWhatWasAdded) {
   EXPECT_EQ(cache->season(compute(join(text(60, 10), a), {{10, 30}}, false).own(domains), pool), (Contexts{0}));
 }
 
+// What an eviction leaves of a mean is used as far as it goes, hides no whole mean, and leaves when there is a new one.
+TEST_F(MeansTest, WhatIsLeftOfAMeanGivesWayToANewOne) {
+  const int slots = cache->store().extent_slots(), size = slots + 40;  // two extents
+  open(6 * slots / 8);
+  look_in_mine();
+  const Tokens document = text(30, size), head = text(7, 10);
+  const auto season = [&](int n) {
+    return cache->season(compute(join(text(60 + n, 10), document), {{10, 10 + size}}, false).own(domains), pool);
+  };
+  const auto found = [&] {
+    return cache->find(join(head, document, question), std::vector<TokenMark>{{10, 10 + size}}, domains,
+                       {.seasoned = true});
+  };
+  for (int n = 1; n <= 3; ++n) ASSERT_EQ(season(n), std::vector<int>{n});
+  ASSERT_EQ(cache->seasoned().tokens, size);
+  while (cache->seasoned().tokens == size) ASSERT_TRUE(cache->make_room(cache->store().free_pages() + 1));
+  const int64_t left = cache->seasoned().tokens;
+  ASSERT_GT(left, 0) << "power: a part is left";
+  EXPECT_EQ(found().layout.seasoned, left);
+  EXPECT_EQ(season(4), std::vector<int>{1}) << "it begins anew";
+  EXPECT_EQ(cache->seasoned().tokens, size) << "and nothing else is kept";
+  EXPECT_EQ(cache->seasoned().by_contexts[3], 0);
+  EXPECT_EQ(found().layout.seasoned, size);
+}
+
 // A request waits for no clean copy that is stored where a mean, or a copy in this very context, is used.
 TEST_F(MeansTest, NobodyWaitsForACleanCopyThatAMeanComesBefore) {
   const Tokens head = text(7, 5), before = text(8, 100);

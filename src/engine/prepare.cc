@@ -98,6 +98,11 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   const int64_t outside = now.prefill->hidden_bytes() + now.prefill->probe_bytes() +
                           (scores ? PromptScores::bytes(s.prompt_len, s.request.prompt_logprobs) : 0);
   now.outside = pages_of(outside);
+  if (s.request.season) {
+    auto made = parts_.cache->means_to_make(s.tokens, s.request.prompt.marks, s.domains.seasoned);
+    now.means = std::move(made.old);
+    now.outside += made.pages;
+  }
   s.usage.find_s = seconds(begin, Clock::now());
   return Admission::kReady;
 }

@@ -246,11 +246,14 @@ void EngineLoop::keep_with_preference(const Sequence& s) {
 void EngineLoop::season(Sequence& s) {
   // A set that lacks contexts may hold documents that have theirs.
   const bool asked_for = !s.idle_work || auditor_.auditing();
+  s.running.means.clear();  // the cache pins what stays from here on
   s.completion.contexts = parts_.cache->season(own_of(s, s.running.layout, s.running.prefill_len), *parts_.pool,
                                                asked_for ? kMostContexts : seasoner_.contexts());
   if (auditor_.auditing()) return auditor_.seasoned();  // that pass was made for something else
   ++stats_.seasoning_passes;
-  stats_.seasoning_s += seconds(s.first_step, Clock::now());
+  const Clock::time_point begun = std::max(s.first_step, seasoned_until_);  // some run at the same time
+  seasoned_until_ = Clock::now();
+  stats_.seasoning_s += seconds(begun, seasoned_until_);
 }
 
 void EngineLoop::wants_seasoning(const Sequence& s) {

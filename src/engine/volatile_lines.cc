@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/late_system.h"
+
 namespace kvilt {
 namespace {
 
@@ -273,7 +275,7 @@ int fold_volatile_lines(nlohmann::ordered_json& messages) {
   for (auto& message : messages) {
     if (!message.is_object()) continue;
     const auto role = message.find("role"), content = message.find("content");
-    if (role == message.end() || content == message.end() || (*role != "system" && *role != "developer")) continue;
+    if (role == message.end() || content == message.end() || !is_system(message)) continue;
     fold(*content);
     if (!content->is_array()) continue;
     for (auto& part : *content) {

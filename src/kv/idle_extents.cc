@@ -108,9 +108,32 @@ Extent* IdleExtents::next_of(const Line& line) const {
   return next_frozen(line);
 }
 
+int64_t IdleExtents::pages(OwnerId wanted_by, Reach reach) const {
+  if (reach == Reach::kAll) return idle_;
+  const Line& own = lines_[owners_[wanted_by].line];
+  int64_t out = own.ordinary_pages();
+  for (const Line& line : lines_) {
+    if (&line != &own) out += std::clamp<int64_t>(line.held - line.share, 0, line.ordinary_pages());
+  }
+  return out;
+}
+
+// Of the line that is furthest beyond its share; else of the owner's own.
+Extent* IdleExtents::next_ordinary(OwnerId wanted_by) const {
+  const Line* from = &lines_[owners_[wanted_by].line];
+  int64_t most_beyond = 0;
+  for (const Line& line : lines_) {
+    if (line.ordinary_pages() == 0 || line.held - line.share <= most_beyond) continue;
+    most_beyond = line.held - line.share;
+    from = &line;
+  }
+  return from->next_ordinary();
+}
+
 // Where nobody holds more than its share and yet there is no room, it is the asking owner that is about to: the shares
 // make up the pool. If it has nothing that waits, what it runs goes before what others only keep.
-Extent* IdleExtents::next(OwnerId wanted_by) const {
+Extent* IdleExtents::next(OwnerId wanted_by, Reach reach) const {
+  if (reach == Reach::kOrdinary) return next_ordinary(wanted_by);
   const Line& own = lines_[owners_[wanted_by].line];
   const Line* from = own.idle > 0 ? &own : nullptr;
   int64_t most_beyond = 0;
@@ -177,6 +200,7 @@ EvictionOrder& IdleExtents::order_for(Extent& extent) {
 }
 
 void IdleExtents::enter(Extent& extent) {
+  if (extent.retention_ != Retention::kNone) end_pins();  // what is pinned no longer takes no place from this one
   EvictionOrder& order = order_for(extent);
   extent.waits_in_ = &order;
   order.enter(extent, extent.pages(), ++uses_);

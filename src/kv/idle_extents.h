@@ -39,6 +39,9 @@ class IdleExtents {
   // With KV for any prompt, or only to continue one conversation (a chain). Chains leave first while they hold more pages
   // than the others do, so that conversations that nobody goes on with do not push out what everybody reads.
   enum class Order : uint8_t { kPieces, kChains };
+  // How far whoever wants room may go. What nobody waits for takes ordinary extents, of its owner's line and of those
+  // that hold more than their share.
+  enum class Reach : uint8_t { kOrdinary, kAll };
   using Seconds = std::function<int64_t()>;  // a clock that does not go back
 
   // Of the pages of a line's share; ByOne: an owner's, in the line of those that have no share. Of frozen ones that counts
@@ -52,8 +55,10 @@ class IdleExtents {
   OwnerId add_owner(double share);
 
   int64_t pages() const { return idle_; }  // all that wait
+  // The same within this owner's reach.
+  int64_t pages(OwnerId wanted_by, Reach reach) const;
   // The next to be evicted for this owner's sake; null: there is none.
-  Extent* next(OwnerId wanted_by = 0) const;
+  Extent* next(OwnerId wanted_by = 0, Reach reach = Reach::kAll) const;
   // What was pinned and has waited for its time becomes ordinary.
   void end_pins();
   // Of what was evicted of this owner's extents, so many pages are wanted again: see EvictionOrder::missed.
@@ -82,7 +87,8 @@ class IdleExtents {
     Line();
     Extent* next_ordinary() const;
     Extent* next_pinned() const;
-    bool beyond(int64_t pages, double part) const;  // of its share
+    int64_t ordinary_pages() const { return idle - pinned - frozen; }  // that wait
+    bool beyond(int64_t pages, double part) const;                     // of its share
   };
   struct Owner {
     size_t line = 0;
@@ -100,6 +106,7 @@ class IdleExtents {
   EvictionOrder& order_for(Extent& extent);
   void add_to(size_t line);
   Extent* next_of(const Line& line) const;
+  Extent* next_ordinary(OwnerId wanted_by) const;
   Extent* next_frozen(const Line& line) const;
   bool has_others(OwnerId owner) const;
   void let_some_go(OwnerId owner);  // frozen ones, where it has too many

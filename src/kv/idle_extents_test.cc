@@ -90,6 +90,36 @@ TEST_F(IdleExtentsTest, KindsGiveWayOneAfterTheOther) {
 }
 
 // Without owners, pins and names the order is what the two orders of extents make by themselves.
+// What nobody waits for takes nothing that somebody asked to be kept, and of others what they hold beyond their share.
+TEST_F(IdleExtentsTest, OrdinaryExtentsAloneAreWithinAShortReach) {
+  constexpr auto kOrdinary = IdleExtents::Reach::kOrdinary;
+  open(20);
+  make(0, [](Extent& e) { e.freeze(7); });
+  make(0, [](Extent& e) { e.retain(Retention::kHour); });
+  Extent* const first = make();
+  Extent* const second = make();
+  const OwnerId shared = idle().add_owner(.4);
+  std::vector<Extent*> theirs;
+  for (int i = 0; i < 8; ++i) theirs.push_back(make(shared));
+  for (Extent* const wanted : {first, second}) {
+    EXPECT_EQ(idle().pages(0, kOrdinary), (wanted == first ? 2 : 1) * each);
+    ASSERT_EQ(idle().next(0, kOrdinary), wanted) << "who is within its share keeps all";
+    wanted->evict();
+  }
+  EXPECT_EQ(idle().pages(0, kOrdinary), 0);
+  EXPECT_EQ(idle().next(0, kOrdinary), nullptr);
+  EXPECT_EQ(idle().pages(shared, kOrdinary), 8 * each) << "its own";
+  EXPECT_EQ(idle().next(shared, kOrdinary), theirs[0]);
+  ASSERT_NE(idle().next(0), nullptr) << "power: whoever runs may take what is kept";
+  for (int i = 0; i < 2; ++i) theirs.push_back(make(shared));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(idle().pages(0, kOrdinary), (2 - i) * each) << "what was lent";
+    ASSERT_EQ(idle().next(0, kOrdinary), theirs[static_cast<size_t>(i)]);
+    theirs[static_cast<size_t>(i)]->evict();
+  }
+  EXPECT_EQ(idle().next(0, kOrdinary), nullptr);
+}
+
 TEST_F(IdleExtentsTest, WithoutMarksTheOrderIsThatOfTheTwoOrdersAlone) {
   open(64);
   EvictionOrder orders[2] = {EvictionOrder(EvictionOrder::Rule::kAdaptive), EvictionOrder(EvictionOrder::Rule::kLru)};
@@ -185,6 +215,22 @@ TEST_F(IdleExtentsTest, PinsAreBounded) {
   make(c, pin);
   EXPECT_EQ(idle().pinned_by(c), 0) << "half of the pool is pinned";
   EXPECT_EQ(idle().pinned(), 8 * each);
+}
+
+// What was pinned takes no place from what comes when its time is over, though nobody has asked for room.
+TEST_F(IdleExtentsTest, PinsThatAreOverTakeNoPlace) {
+  open(16);
+  for (int i = 0; i < 4; ++i) make(0, [](Extent& e) { e.retain(Retention::kFiveMinutes); });
+  const auto pin = [](Extent& e) { e.retain(Retention::kHour); };
+  now += 299;
+  Extent* const beyond = make(0, pin);
+  EXPECT_EQ(idle().next(), beyond) << "power: there is no place, a quarter is one owner's";
+  now += 1;
+  const Extents later{make(0, pin), make(0, pin), make(0, pin), make(0, pin)};
+  EXPECT_EQ(idle().pinned_by(0), 4 * each);
+  const Extents out = drain();
+  ASSERT_EQ(out.size(), 9u);
+  EXPECT_TRUE(std::equal(later.begin(), later.end(), out.begin() + 5)) << "these leave last";
 }
 
 TEST_F(IdleExtentsTest, FrozenTextsShrinkFromTheLeastUsed) {

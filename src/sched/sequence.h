@@ -108,6 +108,7 @@ struct Sequence {
     int32_t from_remote = 0;               // the same, of those from a shared tier
     std::shared_ptr<const Fetch> runs_on;  // what its exact prefix is still coming from (Fetch::coming)
     bool ran_ahead = false;                // it did so: its time tells nothing of computing
+    std::vector<PinnedPages> means;        // with Request::season: those that it adds to stay until then
 
     // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. Not in the pool, in
     // pages: outside: a prefill's hidden states; choosing: what a decode rule keeps, to the answer's end. band_pages:

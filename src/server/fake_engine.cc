@@ -300,6 +300,7 @@ std::vector<std::string> FakeEngine::thawed() const {
 void FakeEngine::clear_cache() {
   MutexLock lock(mutex_);
   cache_.clear();
+  means_.clear();
 }
 
 void FakeEngine::drain(double seconds) {
@@ -399,8 +400,13 @@ void FakeEngine::place(Running& running) {
   usage.policy = running.request.policy.name.empty() ? "naive" : running.request.policy.name;
   usage.steps = 1;
   if (running.request.season) {
-    for (const TokenMark& mark : running.request.prompt.marks)
-      running.completion.contexts.push_back(mark.end - mark.begin < kLeastSeasoned ? 0 : 1);
+    for (const TokenMark& mark : running.request.prompt.marks) {
+      const std::string text(ids.begin() + mark.begin, ids.begin() + mark.end);
+      int& contexts = means_[running.request.tenant + '\0' + running.request.cache_salt + '\0' + text];
+      if (text.find(kLosesMean) != std::string::npos) contexts = 0;
+      const bool added = mark.end - mark.begin >= kLeastSeasoned && contexts < kMostContexts;
+      running.completion.contexts.push_back(added ? ++contexts : 0);
+    }
   }
   if (running.request.explain != Explain::kNo) {
     if (usage.prefix > 0)

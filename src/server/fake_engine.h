@@ -41,7 +41,8 @@ class FakeEngine : public Engine {
   static constexpr const char* kFailLate = "FAKE_FAIL_LATE";
   static constexpr const char* kNoMemory = "FAKE_NO_MEMORY";
   static constexpr const char* kSay = "FAKE_SAY ";
-  static constexpr int kLeastSeasoned = 4;  // tokens of a marked part that gets a mean
+  static constexpr int kLeastSeasoned = 4;                      // tokens of a marked part that gets a mean
+  static constexpr const char* kLosesMean = "FAKE_LOSES_MEAN";  // in such a part: it has to begin anew each time
   static constexpr int32_t kBos = 256, kEos = 257, kRole = 258, kVocab = 259;
 
   explicit FakeEngine(FakeOptions options = {});
@@ -89,7 +90,8 @@ class FakeEngine : public Engine {
   Condition changed_;
   std::map<RequestId, std::unique_ptr<Running>> requests_ KVILT_GUARDED_BY(mutex_);
   std::map<std::string, std::vector<std::vector<int32_t>>> cache_
-      KVILT_GUARDED_BY(mutex_);  // prompts by tenant and salt
+      KVILT_GUARDED_BY(mutex_);                                // prompts by tenant and salt
+  std::map<std::string, int> means_ KVILT_GUARDED_BY(mutex_);  // contexts by tenant, salt and text
   EngineStats stats_ KVILT_GUARDED_BY(mutex_);
   Request last_request_ KVILT_GUARDED_BY(mutex_);
   RequestId next_id_ KVILT_GUARDED_BY(mutex_) = 1;

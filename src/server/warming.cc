@@ -70,6 +70,7 @@ ToldWork::End Warming::season(const Tell& tell) {
   const int64_t pool = info.kv_pool_bytes / std::max<int64_t>(info.kv_bytes_per_token, 1);
   const int context = season_context(info.context, pool);
   const auto name = [](size_t) { return std::string("kvilt.season"); };
+  const Clock::time_point begun = Clock::now();
   std::mt19937_64 rng(std::random_device{}());
   SeasonOrders orders(prompts_.size());
   std::vector<size_t> order = orders.as_they_came();
@@ -84,9 +85,12 @@ ToldWork::End Warming::season(const Tell& tell) {
     const auto add = [&](size_t i, const Completion& end) {
       ++contexts_.passes;
       contexts_.tokens += end.usage.fresh;
-      contexts_.seconds += end.total_s - end.usage.queued_s;
+      contexts_.seconds = std::chrono::duration<double>(Clock::now() - begun).count();
       const size_t documents = std::min(sets[i].documents.size(), end.contexts.size());
-      for (size_t k = 0; k < documents; ++k) contexts_.added[sets[i].documents[k]] += end.contexts[k] > 0 ? 1 : 0;
+      for (size_t k = 0; k < documents; ++k) {
+        int& added = contexts_.added[sets[i].documents[k]];  // a mean that left meanwhile begins anew
+        if (end.contexts[k] > 0) added = std::min(added + 1, end.contexts[k]);
+      }
       if (--missing == 0) contexts_.end_round();
       news = sse_event(progress());
     };

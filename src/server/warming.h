@@ -33,7 +33,7 @@ class Warming : public ToldWork {
  private:
   // Of the contexts that are made, together.
   struct Contexts {
-    std::vector<int> added;         // of each document, to its mean
+    std::vector<int> added;         // of each document, that its mean has
     int over = 0;                   // at least, of each that got any
     std::vector<size_t> without{};  // those that got none
     int64_t passes = 0, tokens = 0;

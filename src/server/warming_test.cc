@@ -77,6 +77,15 @@ TEST_F(WarmingTest, WhatWasNotAddedDoesNotCount) {
   Json told = seasoned(running, three);
   EXPECT_EQ(told["contexts"], 2);
   EXPECT_EQ(told["without"], Json::array({1})) << "it is too short for a mean";
+  const LiveServer wide{{.pool_tokens = 200}};
+  const std::string loses = FakeEngine::kLosesMean;
+  for (const int times : {1, 2}) {
+    told = seasoned(wide, R"({"text": "hi there"}, {"text": ")" + loses + "\"}");
+    EXPECT_EQ(told["contexts"], 1) << "one of them had to begin anew";
+    EXPECT_EQ(told["passes"], 2);
+    told = seasoned(wide, R"({"text": "hi there"}, {"text": "so long"})");
+    EXPECT_EQ(told["contexts"], 2) << "power, and those of other calls do not count: " << times;
+  }
   const LiveServer narrow{{.pool_tokens = 20}};  // no room for two
   told = seasoned(narrow, R"({"text": "hi there"}, {"text": "so long"})");
   EXPECT_EQ(told["contexts"], 0);
