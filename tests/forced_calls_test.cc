@@ -213,6 +213,53 @@ TEST_F(ForcedCalls, StrictToolsMaySpeakFirst) {
   EXPECT_FALSE(takes(grammar, "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5"));
 }
 
+// Whatever the reader takes for a call is held, in other space and without the words before it too.
+TEST_F(ForcedCalls, StrictToolsAreHeldHoweverTheyAreWritten) {
+  const std::string fits = R"({"name": "get_weather", "arguments": {"city": "a", "unit": "C"}})";
+  const std::string wrong = R"({"name": "get_weather", "arguments": {"city": 5}})";
+  const std::string other = R"({"name": "nobody", "arguments": {}})";
+  const auto opens = [this](const std::shared_ptr<const Grammar>& grammar, std::string_view text) {
+    GrammarMatcher matcher(grammar);
+    return take_text(matcher, text);
+  };
+  for (const bool one_call : {false, true}) {
+    Constraint strict = forced(one_call);
+    strict.may_speak = true;
+    strict.reasons = false;
+    const AnswerSyntax& qwen = families.at("qwen2.5").syntax;
+    const auto grammar = grammar_of(strict, qwen, false);
+    ASSERT_TRUE(grammar);
+    for (const std::string space : {"", " ", "\n", "\n\n"}) {
+      for (const std::string& begin : {std::string(), "<tool_call>" + space}) {
+        const std::string end = begin.empty() ? "" : "\n</tool_call>";
+        const std::string call = (begin.empty() ? space : begin) + fits + end;
+        EXPECT_TRUE(takes(grammar, call)) << call;
+        EXPECT_EQ(good_calls(answer_of(read(reading_with(qwen, false), call))), 1) << call;
+        for (const std::string& bad : {wrong, other})
+          EXPECT_FALSE(opens(grammar, (begin.empty() ? space : begin) + bad)) << begin << space << bad;
+      }
+    }
+    const std::string marked = "<tool_call>\n" + fits + "\n</tool_call>";
+    EXPECT_EQ(takes(grammar, marked + "\nand " + marked), !one_call);
+    EXPECT_FALSE(opens(grammar, "A <tool_call>" + wrong));
+    EXPECT_TRUE(takes(grammar, ""));
+    for (const char* text : {"It rains {so}.", "<b>It</b>", "<tool>?", "<<tool!", "<tool_<tool_calls> it", "`{`"})
+      EXPECT_TRUE(takes(grammar, text)) << text;
+    EXPECT_TRUE(takes(grammar, "<to. " + marked));
+    for (const std::string& text : {"<<tool_call>" + wrong, "<tool<tool_call>" + wrong})
+      EXPECT_FALSE(opens(grammar, text)) << text;
+    const AnswerSyntax& tags = families.at("Qwen3-Coder").syntax;
+    const auto tagged = grammar_of(strict, tags, false);
+    ASSERT_TRUE(tagged);
+    for (const std::string space : {"", " ", "\n"}) {
+      const std::string head = "Well. <tool_call>" + space + "<function=add>\n";
+      EXPECT_TRUE(takes(tagged, head + "<parameter=terms>\n[{\"v\": 1}]\n</parameter>\n</function>\n</tool_call>"))
+          << head;
+      EXPECT_FALSE(opens(tagged, head + "<parameter=terms>\n5")) << head;
+    }
+  }
+}
+
 // Calls that begin with no word of their own (Llama 3.1's): an answer that begins with a brace is one, and no other does.
 TEST_F(ForcedCalls, StrictToolsThatAreObjects) {
   AnswerSyntax syntax = families.at("qwen2.5").syntax;
@@ -232,6 +279,47 @@ TEST_F(ForcedCalls, StrictToolsThatAreObjects) {
   EXPECT_FALSE(takes(grammar, "{\"answer\": 1}"));
   syntax.calls.form = Form::kNamed;  // a name may be any word
   EXPECT_FALSE(answer_grammar(strict, syntax, false).ok());
+}
+
+// Between tags each parameter is held by itself: what a schema says of all of them is refused by name, and what stands in
+// the way of the tags too.
+TEST_F(ForcedCalls, WhatCannotBeHeldBetweenTagsIsRefused) {
+  const AnswerSyntax& tags = families.at("Qwen3-Coder").syntax;
+  const auto told = [&](const std::string& parameters) {
+    Constraint calls = forced(true);
+    calls.tools = {{"f", parameters}};
+    const auto part = answer_grammar(calls, tags, false);
+    return part.ok() ? std::string() : part.error().message;
+  };
+  const std::string a = R"("type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}})";
+  const std::map<std::string, std::string> refused = {
+      {"{" + a + R"(, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})", "'anyOf'"},
+      {"{" + a + R"(, "allOf": [{"required": ["a"]}]})", "'allOf'"},
+      {R"({"$ref": "#/$defs/A", "$defs": {"A": {)" + a + "}}}", "'$ref'"},
+      {"{" + a + R"(, "maxProperties": 1})", "'maxProperties'"},
+      {"{" + a + R"(, "minProperties": 1})", "'minProperties'"},
+      {"{" + a + R"(, "not": {"required": ["a"]}})", "'not'"},
+      {"{" + a + R"(, "if": {"required": ["a"]}, "then": {"required": ["b"]}})", "'if'"},
+      {"{" + a + R"(, "dependentRequired": {"a": ["b"]}})", "'dependentRequired'"},
+      {"{" + a + R"(, "required": ["z"]})", "\"z\""},
+      {R"({"type": "array"})", "of type object"},
+      {R"({"enum": [{}]})", "'enum'"},
+      {R"({"type": "object", "properties": {"a>b": {}}})", "'a>b'"},
+      {R"({"type": "object", "properties": {" k ": {}}})", "' k '"},
+      {R"({"type": "object", "properties": {"a": {"enum": ["x", "y\n</parameter>z"]}}})", "parameter 'a': 'y"},
+      {R"({"type": "object", "properties": {"a": {"enum": [" x"]}}})", "parameter 'a': ' x'"},
+      {R"({"type": "object", "properties": {"a": {"type": "integer", "enum": ["x", "y"]}}})", "parameter 'a'"},
+      {R"({"type": "object", "properties": {"a": false}, "required": ["a"]})", "parameter 'a'"}};
+  for (const auto& [parameters, why] : refused) {
+    const std::string error = told(parameters);
+    EXPECT_TRUE(error.starts_with("tool 'f': ")) << parameters << error;
+    EXPECT_NE(error.find(why), std::string::npos) << parameters << error;
+  }
+  for (const std::string& fine :
+       {"{" + a + R"(, "required": ["a"], "additionalProperties": false, "minProperties": 1, "maxProperties": 2})",
+        "{" + a + R"(, "title": "F", "description": "d", "$schema": "s", "$defs": {}, "minLength": 3})",
+        std::string(R"({"properties": {"a": false, "b": {"type": ["string", "null"], "enum": ["x y", "z\nz"]}}})")})
+    EXPECT_EQ(told(fine), "");
 }
 
 // Where calls are messages: a thought may come first, then one call, or the message that is the answer.

@@ -1,6 +1,7 @@
 #include "engine/answer_grammar.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "grammar/lark.h"
 #include "grammar/schema_check.h"
 #include "grammar/schema_refs.h"
+#include "grammar/schema_words.h"
+#include "grammar/text_start.h"
 
 namespace kvilt {
 namespace {
@@ -88,6 +91,7 @@ GrammarPart named_call(const CallSyntax& c, const std::string& name, GrammarPart
 bool is_plain_text(const Json& schema) {
   const auto is_string = [](const Json& value) { return value.is_string(); };
   if (!schema.is_object()) return false;
+  if (schema.contains("type") && !is_of_any("", schema["type"])) return false;
   if (schema.contains("const")) return is_string(schema["const"]);
   if (schema.contains("enum"))
     return schema["enum"].is_array() && std::all_of(schema["enum"].begin(), schema["enum"].end(), is_string);
@@ -133,6 +137,16 @@ class CarriedSchemas {
   size_t carried_ = 0;  // bytes
 };
 
+// Whether a name or a word stays what it is between tags: without space around it, which the reader passes over, and
+// without what ends it.
+bool stays_between_tags(std::string_view text, std::string_view end) {
+  constexpr std::string_view kSpace = " \n\r\t";
+  end.remove_prefix(std::min(end.find_first_not_of(kSpace), end.size()));
+  if (const size_t tag = end.find_first_of(">]"); tag != std::string_view::npos) end = end.substr(0, tag + 1);
+  return !text.empty() && text.find_first_not_of(kSpace) == 0 && text.find_last_not_of(kSpace) + 1 == text.size() &&
+         (end.empty() || text.find(end) == std::string_view::npos);
+}
+
 // One parameter, `whose`, between its tags. Of a string's schema const and enum are held to, its length and pattern are
 // not.
 Result<GrammarPart> tagged_value(const CallSyntax& c, const std::string& whose, const std::string& key, Json schema,
@@ -145,8 +159,13 @@ Result<GrammarPart> tagged_value(const CallSyntax& c, const std::string& whose, 
   if (plain) {
     Parts words;
     for (const Json& value : schema.contains("const") ? Json::array({schema["const"]}) : schema["enum"]) {
-      if (value.get_ref<const std::string&>().empty())
-        return error(Code::kInvalidArgument, "{}: an empty word in its enum is not supported", whose);
+      if (!stays_between_tags(value.get_ref<const std::string&>(), c.value_end)) {
+        return error(
+            Code::kInvalidArgument,
+            "{}: '{}' in its enum is not supported: this model writes calls between tags, where such a word is "
+            "not told from what ends it",
+            whose, short_text(value.get_ref<const std::string&>()));
+      }
       words.push_back(GrammarPart::word(value.get_ref<const std::string&>()));
     }
     if (words.empty()) return error(Code::kInvalidArgument, "{}: its enum is empty", whose);
@@ -160,19 +179,57 @@ Result<GrammarPart> tagged_value(const CallSyntax& c, const std::string& whose, 
   return GrammarPart::sequence(out);
 }
 
+// Of a tool's parameters as a whole: between tags nothing can be held to but which there are and which must be.
+Status check_tagged(const CallSyntax& c, const std::string& name, const Json& schema) {
+  constexpr std::array kHeld = {
+      "type", "format", "properties", "required", "additionalProperties", "unevaluatedProperties"};
+  const auto wrong = [&](const std::string& why) {
+    return error(Code::kInvalidArgument, "tool '{}': {}; this model writes calls between tags, parameter by parameter",
+                 name, why);
+  };
+  if (schema.contains("type") && !is_of_any(Json::object(), schema["type"]))
+    return wrong("its parameters must be of type object");
+  const Json properties = schema.value("properties", Json::object()),
+             required = schema.value("required", Json::array());
+  if (!properties.is_object()) return error(Code::kInvalidArgument, "tool '{}': properties must be an object", name);
+  for (const auto& [word, value] : schema.items()) {
+    const bool of_others = std::ranges::any_of(typed(), [&](const Typed& of) {
+      return of.type != std::string_view("object") && std::ranges::find(of.keywords, word) != of.keywords.end();
+    });
+    if (!is_schema_condition(word) || of_others || std::ranges::find(kHeld, word) != kHeld.end()) continue;
+    const bool fits = value.is_number_integer() &&
+                      ((word == "minProperties" && std::cmp_less_equal(value.get<int64_t>(), required.size())) ||
+                       (word == "maxProperties" && std::cmp_greater_equal(value.get<int64_t>(), properties.size())));
+    if (!fits) return wrong(fmt::format("'{}' of its parameters as a whole is not supported", word));
+  }
+  for (const Json& key : required) {
+    if (!key.is_string() || !properties.contains(key.get_ref<const std::string&>()))
+      return wrong(fmt::format("{} is required and not among its properties", short_text(key.dump())));
+  }
+  for (const auto& [key, unused] : properties.items()) {
+    if (!stays_between_tags(key, c.key_end))
+      return wrong(fmt::format("a parameter by the name '{}' is not supported", short_text(key)));
+  }
+  return {};
+}
+
 Result<GrammarPart> tagged_call(const CallSyntax& c, const std::string& name, const Json& schema) {
+  KVILT_TRY(check_tagged(c, name, schema));
   Parts out;
   add_word(name, out);
   add_word(c.after_name, out);
   CarriedSchemas carried(schema);
   const Json required = schema.value("required", Json::array());
   const Json properties = schema.value("properties", Json::object());
-  if (!properties.is_object()) return error(Code::kInvalidArgument, "tool '{}': properties must be an object", name);
   for (const auto& [key, value] : properties.items()) {
     const std::string whose = fmt::format("tool '{}': parameter '{}'", name, key);
+    const bool needed = std::find(required.begin(), required.end(), Json(key)) != required.end();
+    if (is_never(value)) {  // it may not be there
+      if (needed) return error(Code::kInvalidArgument, "{}: it is required, and no value fits it", whose);
+      continue;
+    }
     KVILT_ASSIGN(GrammarPart one, tagged_value(c, whose, key, value, carried));
     one = GrammarPart::sequence({GrammarPart::space(), std::move(one)});
-    const bool needed = std::find(required.begin(), required.end(), Json(key)) != required.end();
     out.push_back(needed ? std::move(one) : GrammarPart::maybe(one));
   }
   return GrammarPart::sequence(out);
@@ -243,6 +300,41 @@ Result<GrammarPart> inner_calls(const CallSyntax& c, const Constraint& constrain
   return single ? one : GrammarPart::separated(one, c.between);
 }
 
+// The words before a call up to their first tag, and what is behind it: a model may write other space between them.
+std::pair<std::string, std::string> first_tag_of(const std::string& begin) {
+  const size_t end = begin.find_first_of(" \n\r\t");
+  const bool is_tag = end != std::string::npos && end > 0 && (begin[end - 1] == '>' || begin[end - 1] == ']');
+  if (!is_tag) return {begin, ""};
+  const size_t rest = begin.find_first_not_of(" \n\r\t", end);
+  return {begin.substr(0, end), rest == std::string::npos ? "" : begin.substr(rest)};
+}
+
+// Text, and calls behind the words that begin one. An object at the answer's start is read as a call without these words
+// (server/call_head.h), so what begins with a brace is one.
+Result<GrammarPart> text_and_calls(const CallSyntax& c, const Constraint& constraint, GrammarPart inner) {
+  const auto [begin, rest] = first_tag_of(c.begin);
+  if (begin.size() < c.begin.size()) {
+    Parts behind{GrammarPart::space()};
+    add_word(rest, behind);
+    behind.push_back(std::move(inner));
+    inner = GrammarPart::sequence(behind);
+  }
+  const GrammarPart free = GrammarPart::text_with(begin, inner, c.end, constraint.one_call);
+  constexpr std::string_view kNotText = "{ \n\r\t";  // the reader passes over space
+  if (c.form != CallSyntax::Form::kObject || kNotText.find(begin[0]) != std::string_view::npos) return free;
+  CharSet never;
+  for (const char sign : kNotText) never.add(sign, sign);
+  const GrammarPart start = GrammarPart::ebnf(text_start_to_ebnf(begin, never));
+  KVILT_ASSIGN(GrammarPart bare, inner_calls(c, constraint, true));
+  Parts called;
+  add_word(begin, called);
+  called.push_back(std::move(inner));
+  add_word(c.end, called);
+  if (!constraint.one_call) called.push_back(free);
+  return GrammarPart::maybe(
+      GrammarPart::one_of({std::move(bare), GrammarPart::sequence(called), GrammarPart::sequence({start, free})}));
+}
+
 Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
   if (c.form == CallSyntax::Form::kNone) return not_known();
   if (constraint.tools.empty()) return error(Code::kInvalidArgument, "no tool may be called");
@@ -250,7 +342,7 @@ Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
   if (constraint.may_speak) {
     // Calls without a word behind them could not be told from text that goes on: one at a time, each with its own begin.
     KVILT_ASSIGN(auto inner, inner_calls(c, constraint, single || c.end.empty()));
-    if (!c.begin.empty()) return GrammarPart::text_with(c.begin, inner, c.end, constraint.one_call);
+    if (!c.begin.empty()) return text_and_calls(c, constraint, std::move(inner));
     if (c.form == CallSyntax::Form::kObject) {  // what begins with a brace is a call, and nothing else may
       const GrammarPart said = GrammarPart::sequence({GrammarPart::regex("[^{ \\n\\r\\t]"), GrammarPart::text()});
       return GrammarPart::one_of({std::move(inner), said});

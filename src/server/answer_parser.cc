@@ -149,7 +149,7 @@ bool AnswerParser::step_content(Events& out) {
     const std::string_view text = view().substr(lead);
     CallHead head;
     if (!half) {
-      head = heads_.marked(text, final_);
+      head = heads_.marked(text, final_, cut_);
     } else if (may_begin_half(space)) {
       head = heads_.half_marked(text, final_);
     }
@@ -360,7 +360,7 @@ Verdict AnswerParser::take_next_call(size_t lead, Events& out) {
   if (const Verdict bare = take_call(lead, heads_.bare(text, final_), out); bare != Verdict::kNo) return bare;
   const Match between = syntax_.between.empty() ? Match{} : match(syntax_.between, text);
   if (!between.full()) return between.partial() && !final_ ? Verdict::kMore : Verdict::kNo;
-  return take_call(lead + between.size, heads_.marked(text.substr(between.size), final_), out);
+  return take_call(lead + between.size, heads_.marked(text.substr(between.size), final_, cut_), out);
 }
 
 // Of the call's end any tag, by itself and again and again: models leave some out and write others twice. What is no

@@ -45,6 +45,7 @@ class AnswerParser {
   void push(std::string_view text, Events& out);
   // The text is whole. cut: by max_tokens or a stop string, so the model would have gone on.
   void finish(Events& out, bool cut = false);
+  bool may_think_on() const { return messages_ || state_ == State::kReasoning; }  // no word has ended its thoughts
   int calls() const { return messages_ ? messages_->calls() : calls_; }
 
  private:

@@ -56,6 +56,7 @@ Json blocks_of(const Choice& choice, bool shows_thinking) {
       continue;
     }
     blocks.push_back(block_of(event));
+    if (event.kind == Kind::kCallStart) blocks.back()["input"] = input_of("");  // as long as no arguments come
     if (event.kind == Kind::kContent) blocks.back()["text"] = event.text;
     if (event.kind == Kind::kReasoning) blocks.back()["thinking"] = event.text;
     readable |= event.kind != Kind::kReasoning;
@@ -132,7 +133,10 @@ class AnthropicWriter final : public AnswerWriter {
   std::string add(const AnswerEvent& said) {
     if (said.kind == Kind::kCallEnd) return close();
     if (said.kind == Kind::kReasoning && !shows_thinking_) return {};
-    if (said.kind == Kind::kArguments) return delta({{"type", "input_json_delta"}, {"partial_json", said.text}});
+    if (said.kind == Kind::kArguments) {
+      has_input_ = true;
+      return delta({{"type", "input_json_delta"}, {"partial_json", said.text}});
+    }
     const bool goes_on = said.apart && open_ == said.kind;  // the call between them was left out
     std::string events = open(said);
     if (said.kind == Kind::kContent)
@@ -150,13 +154,18 @@ class AnthropicWriter final : public AnswerWriter {
     if (open_ == said.kind && said.kind != Kind::kCallStart) return {};
     std::string events = close();
     open_ = said.kind;
+    has_input_ = false;
     readable_ |= said.kind != Kind::kReasoning;
     return events += event({{"type", "content_block_start"}, {"index", ++index_}, {"content_block", block_of(said)}});
   }
 
   std::string close() {
-    if (!std::exchange(open_, std::nullopt)) return {};
-    return event({{"type", "content_block_stop"}, {"index", index_}});
+    const std::optional<Kind> closed = std::exchange(open_, std::nullopt);
+    if (!closed) return {};
+    std::string events;
+    if (closed == Kind::kCallStart && !has_input_)  // without any it would be a call with {}
+      events = delta({{"type", "input_json_delta"}, {"partial_json", dump(input_of(""))}});
+    return events += event({{"type", "content_block_stop"}, {"index", index_}});
   }
 
   const std::string id_, model_;
@@ -166,6 +175,7 @@ class AnthropicWriter final : public AnswerWriter {
   std::optional<Kind> open_;  // what the open block holds
   int index_ = -1;            // of the last block
   bool readable_ = false;     // a block of text or a call was begun
+  bool has_input_ = false;    // the open block is a call's, and arguments came
 };
 
 }  // namespace

@@ -37,6 +37,16 @@ CallHead bounded(CallHead head, size_t size, bool final) {
   return wait && (final || size >= kMaxCallHead) ? CallHead{} : head;
 }
 
+// The same where the answer was cut here: with its name it is a call whose arguments did not come.
+CallHead cut_behind_name(CallHead head, size_t size) {
+  if (head.verdict != Verdict::kMore || head.name.empty()) return bounded(std::move(head), size, true);
+  head.verdict = Verdict::kYes;
+  head.size = size;
+  head.arguments.clear();
+  head.arguments_follow = true;
+  return head;
+}
+
 // A key of an object and its colon: `at` goes to the value's first byte, which is here.
 Verdict read_key(std::string_view text, size_t& at, std::string& key) {
   const auto ended = [&] {
@@ -89,10 +99,11 @@ struct OtherMembers {
 
 }  // namespace
 
-CallHead CallHeads::marked(std::string_view text, bool final) const {
-  const std::string_view head = text.substr(0, kMaxCallHead);
-  return bounded(syntax_.form == Form::kObject ? read_object(head, false) : read_named(head, false), text.size(),
-                 final);
+CallHead CallHeads::marked(std::string_view text, bool final, bool cut) const {
+  const std::string_view begin = text.substr(0, kMaxCallHead);
+  CallHead head = syntax_.form == Form::kObject ? read_object(begin, false) : read_named(begin, false);
+  return cut && text.size() < kMaxCallHead ? cut_behind_name(std::move(head), text.size())
+                                           : bounded(std::move(head), text.size(), final);
 }
 
 CallHead CallHeads::half_marked(std::string_view text, bool final) const {
@@ -117,13 +128,17 @@ CallHead CallHeads::bare(std::string_view text, bool final) const {
 CallHead CallHeads::read_object(std::string_view text, bool bare) const {
   CallHead head;
   OtherMembers others;
+  const auto more = [&head] {
+    head.verdict = Verdict::kMore;
+    return head;
+  };
   size_t at = space_before(text);
   if (at == text.size()) return undecided();
   if (text[at++] != '{') return {};
   for (;;) {
     std::string key;
     if (const Verdict here = read_key(text, at, key); here != Verdict::kYes)
-      return here == Verdict::kMore ? undecided() : CallHead{};
+      return here == Verdict::kMore ? more() : CallHead{};
     const bool is_name = key == syntax_.name_key, is_id = !syntax_.id_key.empty() && key == syntax_.id_key;
     const bool is_arguments = key == syntax_.arguments_key;
     if (bare && head.name.empty() && !is_name && !is_id && !is_arguments) return {};
@@ -135,7 +150,7 @@ CallHead CallHeads::read_object(std::string_view text, bool bare) const {
     }
     std::string_view value;
     if (const Verdict here = read_value(text, at, value); here != Verdict::kYes)
-      return here == Verdict::kMore ? undecided() : CallHead{};
+      return here == Verdict::kMore ? more() : CallHead{};
     if (is_arguments) {
       head.arguments = whole_arguments(value);
     } else if (is_name || is_id) {
@@ -179,8 +194,9 @@ CallHead CallHeads::read_named(std::string_view text, bool known_only) const {
     return here == Verdict::kMore ? undecided() : CallHead{};
   if (known_only && !knows_tool(head.name)) return {};
   if (syntax_.has_id) {
-    if (const Verdict here = word(head.id, syntax_.after_id); here != Verdict::kYes)
-      return here == Verdict::kMore ? undecided() : CallHead{};
+    head.verdict = word(head.id, syntax_.after_id);
+    if (head.verdict != Verdict::kYes) return head.verdict == Verdict::kMore ? head : CallHead{};
+    head.verdict = Verdict::kNo;
   }
   at += space_before(text.substr(at));
   const std::string_view rest = text.substr(at);

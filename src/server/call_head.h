@@ -33,8 +33,8 @@ class CallHeads {
   // The reading must outlive this.
   explicit CallHeads(const AnswerReading& reading) : reading_(reading), syntax_(reading.syntax.calls) {}
 
-  // Behind the words that begin a call. final: no more text comes.
-  CallHead marked(std::string_view text, bool final) const;
+  // Behind the words that begin a call. final: no more text comes. cut: the answer would have gone on.
+  CallHead marked(std::string_view text, bool final, bool cut) const;
   // Behind the last tag of these words alone (CallSyntax::last_begin): prose may name it, so the tool must be known,
   // and a parameter or the call's end must follow.
   CallHead half_marked(std::string_view text, bool final) const;

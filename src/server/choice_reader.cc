@@ -26,6 +26,8 @@ void ChoiceReader::read(Choice& choice, const std::optional<Completion>& end) {
     if (one_call_ && event.call > 0) continue;
     add(std::move(event), choice);
   }
+  if (end && thinks_ && !reasoning_end_.empty() && !parser_.may_think_on())  // it thought, and said nothing
+    choice.events.push_back({AnswerEvent::Kind::kContent, "\n" + reasoning_end_, -1, ""});
 }
 
 // Thoughts that are not sent apart. The words around them are the template's own, which the parser took. False: the

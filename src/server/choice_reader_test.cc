@@ -118,6 +118,7 @@ TEST_F(ChatAnswers, ThoughtsGoWhereTheRequestWantsThem) {
   EXPECT_EQ(said("include_reasoning", false, kTwoCalls), Said("", "Let me see."));
   const Said inside("", "<think>\nhm\n</think>\n\nLet me see.");
   EXPECT_EQ(said("separate_reasoning", false, kTwoCalls), inside);
+  EXPECT_EQ(said("separate_reasoning", false, "<think>a</think>"), Said("", "<think>\na\n</think>")) << "no word more";
   EXPECT_EQ(said("reasoning_format", "none", kTwoCalls), inside);
   const std::string call = kTwoCalls.substr(kTwoCalls.find("<tool_call>"));
   EXPECT_EQ(said("reasoning_format", "none", "<think>" + call + "</think>hello").second,
@@ -334,6 +335,28 @@ TEST_F(ChatAnswers, WordsBehindACallAreAnItemOfResponses) {
   EXPECT_EQ(streamed(), one);
 }
 
+// From its name on it is a call, wherever it is cut; before that it is text.
+TEST_F(ChatAnswers, ACallThatIsCutBehindItsName) {
+  const std::string head = "<tool_call>\n{\"name\": \"f\"", call = head + ", \"arguments\": {}}\n</tool_call>";
+  Json request = asking(call);
+  for (size_t tokens = 1; tokens < call.size(); ++tokens) {
+    request["max_tokens"] = tokens;
+    const Json message =
+        Json::parse(running.post("/v1/chat/completions", dump(request))->body)["choices"][0]["message"];
+    const bool called = message.contains("tool_calls") && !message["tool_calls"].empty();
+    EXPECT_EQ(called, tokens > head.size()) << tokens << message;
+    if (!called) continue;
+    EXPECT_TRUE(message["content"].is_null()) << message;
+    const Json& function = message["tool_calls"][0]["function"];
+    EXPECT_EQ(function["name"], "f");
+    const std::string whole = call.substr(0, tokens);
+    const size_t arguments = whole.find('{', head.size());
+    EXPECT_EQ(function["arguments"], arguments == std::string::npos              ? ""
+                                     : whole.substr(arguments).starts_with("{}") ? "{}"
+                                                                                 : "{");
+  }
+}
+
 TEST(TaggedAnswers, ACutCallIsNoJson) {
   FakeOptions fake = calling_engine();
   fake.answers.calls = tagged_calls();
@@ -378,6 +401,21 @@ TEST_F(MessagesAnswers, WhatIsLeftOutAndWhatIsBroken) {
   EXPECT_EQ(streamed_message(one)["content"].size(), 3u);
   const Json broken = whole(body("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1"));
   EXPECT_EQ(broken["content"][0]["input"], Json::parse(R"({"INVALID_JSON": "{\"a\": [1"})"));
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": ";
+  const auto input_of = [&](Json request) {
+    const Json message = whole(request), streamed = streamed_message(request);
+    EXPECT_EQ(message["content"].size(), 1u) << message;
+    EXPECT_EQ(message["content"][0]["input"], streamed["content"][0]["input"]);
+    return message["content"][0]["input"];
+  };
+  Json lost = body(call + "null}");
+  lost["stop_sequences"] = {"ull"};
+  const Json nothing = Json::parse(R"({"INVALID_JSON": ""})");
+  EXPECT_EQ(input_of(lost), nothing) << "no call with {}, which a client would run";
+  lost = body(call + "{}}");
+  EXPECT_EQ(input_of(lost), Json::object()) << "power";
+  lost["max_tokens"] = call.size();
+  EXPECT_EQ(input_of(lost), nothing) << "cut behind its name";
   const Json silent = whole(body("<think>hm</think>")), streamed = streamed_message(body("<think>hm</think>"));
   ASSERT_EQ(silent["content"].size(), 2u);
   EXPECT_EQ(silent["content"][1], Json::parse(R"({"type": "text", "text": ""})"));

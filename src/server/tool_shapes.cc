@@ -13,6 +13,8 @@ bool is_string(const Json& value) { return value.is_string(); }
 
 // The same as is_plain_text in engine/answer_grammar.cc.
 bool is_plain(const Json& schema) {
+  const Json type = schema.value("type", Json("string"));
+  if (type != "string" && !(type.is_array() && std::ranges::find(type, Json("string")) != type.end())) return false;
   if (schema.contains("const")) return schema["const"].is_string();
   if (schema.contains("enum")) return schema["enum"].is_array() && std::ranges::all_of(schema["enum"], is_string);
   return schema.value("type", Json()) == "string";
