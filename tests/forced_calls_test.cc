@@ -59,16 +59,10 @@ int good_calls(const Answer& answer) {
   return good == static_cast<int>(answer.calls.size()) ? good : -1;
 }
 
-// What a vocabulary of bytes can write and the test's reader of JSON does not read: numbers such as 3E636, halves of
-// characters.
+// What a vocabulary of bytes can write and the test's reader of JSON does not read: numbers such as 3E636.
 bool unreadable(const std::string& text) {
   static const std::regex kHuge("[0-9][eE][+]?[0-9]{3}");
-  if (std::regex_search(text, kHuge)) return true;
-  try {
-    return Json(text).dump().empty();
-  } catch (const Json::exception&) {
-    return true;
-  }
+  return std::regex_search(text, kHuge);
 }
 
 // What ends thoughts and values in tags: chance would not write it.

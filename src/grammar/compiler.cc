@@ -18,6 +18,7 @@
 #include "grammar/deep_stack.h"
 #include "grammar/gbnf.h"
 #include "grammar/schema_check.h"
+#include "grammar/schema_number.h"
 #include "grammar/warning.h"
 #include "text/unicode.h"
 
@@ -85,7 +86,10 @@ Status settle(GrammarPart::Json& tree) {
   }
   if (!tree.is_object()) return {};
   const std::string type = tree.value("type", "");
-  if (type == "json_schema") return settle_schema(tree["json_schema"]);
+  if (type == "json_schema") {
+    KVILT_TRY(settle_schema(tree["json_schema"]));
+    return mark_large_integers(tree["json_schema"]);
+  }
   if (type == "regex") {
     auto& pattern = tree["pattern"].get_ref<std::string&>();
     KVILT_TRY(check_text(pattern, "regular expression"));

@@ -54,6 +54,8 @@ TEST(SchemaCheck, RefusesWhatWouldBePassedOver) {
       {R"({"$ref":"http://x/y"})", "is not inside"},
       {R"({"$ref":"#/$defs/a~1b"})", "escapes"},
       {R"({"type":"array","items":3})", "must be an object or a boolean"},
+      {R"({"type":[]})", "type is an empty list"},
+      {R"({"anyOf":[{"type":"null"},{"type":[]}]})", "at /anyOf/1: type is an empty list"},
       {"3", "must be an object or a boolean"}};
   for (const auto& [text, why] : kCases)
     EXPECT_NE(wrong_with(text).find(why), std::string::npos) << text << ": " << wrong_with(text);
