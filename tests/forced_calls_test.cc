@@ -342,6 +342,15 @@ TEST_F(ForcedCalls, RefsBeginAtTheToolsSchema) {
       "required": ["children"]})";
   EXPECT_TRUE(takes_value(tree, "children", R"([{"children": [{"children": []}]}])"));
   EXPECT_FALSE(takes_value(tree, "children", "[[]]")) << "# is not the parameter";
+  const char* named = R"({"$id": "http://k/tool", "type": "object", "properties": {"children": {"type": "array",
+      "items": {"$ref": "#"}}}, "required": ["children"]})";
+  EXPECT_TRUE(takes_value(named, "children", R"([{"children": []}])")) << "the tool has an $id of its own";
+  const auto foreign = answer_grammar(with(R"({"type": "object", "properties": {"a": {"$id": "http://k/a",
+      "type": "array", "items": {"$ref": "#"}}}})"),
+                                      syntax, false);
+  ASSERT_FALSE(foreign.ok()) << "there # is the parameter";
+  EXPECT_NE(foreign.error().message.find("schema at /properties/a: it has an $id"), std::string::npos)
+      << foreign.error().message;
   const char* other =
       R"({"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {"type": "integer"}}})";
   EXPECT_TRUE(takes_value(other, "a", "12"));

@@ -13,6 +13,7 @@
 #include "grammar/schema_keys.h"
 #include "grammar/schema_meet.h"
 #include "grammar/schema_number.h"
+#include "grammar/schema_refs.h"
 #include "grammar/schema_string.h"
 #include "grammar/schema_union.h"
 #include "grammar/schema_words.h"
@@ -550,6 +551,7 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
 }  // namespace
 
 Status settle_schema(nlohmann::ordered_json& schema) {
+  KVILT_TRY(check_ids(schema));
   SchemaWalk walk(schema);
   KVILT_TRY(walk.schema(schema, "", 1));
   KVILT_TRY(walk.elsewhere());

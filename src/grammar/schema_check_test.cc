@@ -180,6 +180,26 @@ TEST(SchemaCheck, RefsLeadToSchemas) {
   }
 }
 
+// They would begin at the schema that has the $id; here they begin at the root.
+TEST(SchemaCheck, RefsInsideAnotherDocumentAreRefused) {
+  const auto with = [](const std::string& inner) {
+    return wrong_with((R"({"$id":"http://k/root","type":"object","properties":{"$id":{"$ref":"#/$defs/c"},"a":)" +
+                       inner + R"(},"$defs":{"c":{"$id":"http://k/c","type":"string"}}})")
+                          .c_str());
+  };
+  const std::string id = R"("$id":"http://k/a")", refers = R"("properties":{"b":{"$ref":"#/$defs/c"}})";
+  EXPECT_EQ(with(R"({"type":"object",)" + refers + "}"), "") << "power: the same without an $id";
+  EXPECT_EQ(with("{" + id + R"(,"type":"object"})"), "");
+  EXPECT_EQ(with(R"({"$id":"#a","type":"object",)" + refers + "}"), "") << "a name";
+  EXPECT_EQ(with(R"({"const":{)" + id + R"(,"$ref":"#"}})"), "") << "a value";
+  const std::string what = ": it has an $id, so the $refs inside begin there";
+  EXPECT_NE(with("{" + id + R"(,"type":"object",)" + refers + "}").find("schema at /properties/a" + what),
+            std::string::npos);
+  EXPECT_NE(with(R"({"anyOf":[{"type":"null"},{)" + id + R"(,"type":"object",)" + refers + "}]}")
+                .find("schema at /properties/a/anyOf/1" + what),
+            std::string::npos);
+}
+
 TEST(SchemaCheck, AValueThatIsListedTwiceIsOne) {
   const std::string cat = tagged(R"({"enum":["cat","cat"]})"), dog = tagged(R"({"enum":["dog","hound","dog"]})");
   EXPECT_EQ(wrong_with(union_of(cat, dog).c_str()), "");
