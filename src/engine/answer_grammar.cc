@@ -112,9 +112,12 @@ class CarriedSchemas {
   Status go_with(Json& parameter, const std::string& whose) {
     const SchemaRefs refs = refs_of(parameter);
     if (!parameter.is_object() || refs == SchemaRefs::kNone) return {};
+    if (const Status ids = check_ids(tool_); !ids.ok())
+      return error(Code::kInvalidArgument, "{}: {}", whose, ids.error().message);
     Json more = definitions_;
     if (whole_ || refs == SchemaRefs::kElsewhere) {
       more = {{"$defs", {{"tool", tool_}}}};
+      more["$defs"]["tool"].erase("$id");  // its $refs are moved, so none begins there any more
       move_refs(more, "#/$defs/tool");
       move_refs(parameter, "#/$defs/tool");
     }

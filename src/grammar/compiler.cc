@@ -16,7 +16,9 @@
 #include "base/error.h"
 #include "grammar/budget.h"
 #include "grammar/deep_stack.h"
+#include "grammar/gbnf.h"
 #include "grammar/schema_check.h"
+#include "grammar/schema_number.h"
 #include "grammar/warning.h"
 #include "text/unicode.h"
 
@@ -84,9 +86,20 @@ Status settle(GrammarPart::Json& tree) {
   }
   if (!tree.is_object()) return {};
   const std::string type = tree.value("type", "");
-  if (type == "json_schema") return settle_schema(tree["json_schema"]);
-  if (type == "regex") return check_text(tree["pattern"].get_ref<const std::string&>(), "regular expression");
-  if (type == "grammar") return check_text(tree["grammar"].get_ref<const std::string&>(), "grammar");
+  if (type == "json_schema") {
+    KVILT_TRY(settle_schema(tree["json_schema"]));
+    return mark_large_integers(tree["json_schema"]);
+  }
+  if (type == "regex") {
+    auto& pattern = tree["pattern"].get_ref<std::string&>();
+    KVILT_TRY(check_text(pattern, "regular expression"));
+    pattern = dots_without_line_feed(pattern);
+  }
+  if (type == "grammar") {
+    auto& rules = tree["grammar"].get_ref<std::string&>();
+    KVILT_TRY(check_text(rules, "grammar"));
+    rules = gbnf_to_ebnf(rules);
+  }
   for (const char* inner : {"content", "elements", "tags"}) {
     if (tree.contains(inner)) KVILT_TRY(settle(tree[inner]));
   }

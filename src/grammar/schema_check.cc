@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "grammar/schema_keys.h"
 #include "grammar/schema_meet.h"
 #include "grammar/schema_number.h"
+#include "grammar/schema_refs.h"
 #include "grammar/schema_string.h"
 #include "grammar/schema_union.h"
 #include "grammar/schema_words.h"
@@ -94,16 +96,16 @@ class SchemaWalk {
   static Status one_ruling(Json& schema, const std::string& path);
   static Status multiples(Json& schema, const std::string& path);
   static Status lengths(Json& schema, const std::string& path);
-  Status names(Json& schema, const std::string& path);
-  static Status too_much(const std::string& path) {
-    return bad(path, "it has too many properties and values, or these come again too often");
+  static Status bounds(Json& schema, const std::string& path);
+  static Status at(const std::string& path, const Status& status) {
+    return status.ok() ? status : bad(path, status.error().message);
   }
+  static Status too_much(const std::string& path) { return bad(path, kTooManyKeys); }
   Status each(Json& schema, const char* keyword, const std::string& path, int level);
   Status inside(Json& schema, const char* keyword, const std::string& path, int level);
   Status ref(const Json& ref, const std::string& path);
   Status required(Json& schema, const std::string& path);
   static Status types(const Json& schema, const std::string& path);
-  static Status keys(const Json& schema, const std::string& path);
   static void open_up(Json& schema);
   static void drop_least_length(Json& schema);
   Status one_of(Json& schema, const std::string& path);
@@ -294,33 +296,30 @@ Status SchemaWalk::multiples(Json& schema, const std::string& path) {
   return {};
 }
 
+// A rule of no number would let nothing stand where one belongs.
+Status SchemaWalk::bounds(Json& schema, const std::string& path) {
+  const auto type = schema.find("type");
+  if (type == schema.end()) return {};
+  const auto says = [&](const char* word) {
+    return *type == word || (type->is_array() && std::find(type->begin(), type->end(), Json(word)) != type->end());
+  };
+  const bool fractions = says("number");
+  if (!fractions && !says("integer")) return {};
+  if (!fractions) round_whole_bounds(schema);
+  if (fractions && type->is_array())  // a number may be one, and xgrammar takes no fractions as bounds of the other
+    type->erase(std::remove(type->begin(), type->end(), Json("integer")), type->end());
+  if (leaves_a_number(schema, !fractions)) return {};
+  if (!fractions) return bad(path, "no integer is within its bounds: widen them");
+  return bad(path,
+             "no number of six decimals at most is within its bounds, and with bounds no others are written: widen "
+             "them, or measure in a smaller unit");
+}
+
 Status SchemaWalk::lengths(Json& schema, const std::string& path) {
   settle_string(schema);
   if (!schema.contains("pattern") || !(schema.contains("minLength") || schema.contains("maxLength"))) return {};
   return bad(path, fmt::format("a length beside the pattern '{}' is not supported: bound the pattern's own repeats",
                                short_text(schema["pattern"].dump())));
-}
-
-// A list of names is a list of properties. A name is a string anyway.
-Status SchemaWalk::names(Json& schema, const std::string& path) {
-  const auto names = schema.find("propertyNames");
-  if (names == schema.end()) return {};
-  if (*names == true || *names == Json::object() || *names == Json{{"type", "string"}}) {
-    schema.erase("propertyNames");
-    return {};
-  }
-  const auto values = listed_values(root_, *names, looked_);
-  if (!values || schema.contains("properties") || schema.contains("patternProperties")) return {};
-  const Json rest = schema.value("additionalProperties", schema.value("unevaluatedProperties", Json(true)));
-  if (!looked_.may(bytes_in(rest) * values->size())) return too_much(path);
-  Json properties = Json::object();
-  for (const Json& name : *values) {
-    if (name.is_string()) properties[name.get_ref<const std::string&>()] = rest;
-  }
-  schema.erase("propertyNames");
-  schema["properties"] = std::move(properties);
-  schema["additionalProperties"] = false;
-  return {};
 }
 
 // `type` beside const and enum is a second condition: it is met here or not at all.
@@ -387,7 +386,9 @@ Status SchemaWalk::required(Json& schema, const std::string& path) {
 
 // A keyword of one type binds only where that type is named: of a schema without one xgrammar makes any value.
 Status SchemaWalk::types(const Json& schema, const std::string& path) {
-  if (schema.contains("type")) return {};
+  if (const auto type = schema.find("type"); type != schema.end()) {
+    return type->is_array() && type->empty() ? bad(path, "type is an empty list, which no value fits") : Status();
+  }
   const bool object = schema.contains("properties") || schema.contains("additionalProperties");
   const bool list = schema.contains("items") || schema.contains("prefixItems");
   for (const Typed& of : typed()) {
@@ -395,30 +396,6 @@ Status SchemaWalk::types(const Json& schema, const std::string& path) {
     for (const char* word : of.keywords) {
       if (schema.contains(word)) return bad(path, fmt::format("'{}' needs \"type\": \"{}\" beside it", word, of.type));
     }
-  }
-  return {};
-}
-
-// What xgrammar does not hold keys to: of those that no property names it knows neither which are properties, nor which
-// were written before.
-Status SchemaWalk::keys(const Json& schema, const std::string& path) {
-  const auto properties = schema.find("properties");
-  const bool named = properties != schema.end() && !properties->empty();
-  for (const char* word : {"patternProperties", "propertyNames"}) {
-    const auto found = schema.find(word);
-    const bool says = found != schema.end() && !found->empty() && *found != true;
-    if (named && says) return bad(path, fmt::format("'{}' beside 'properties' is not supported", word));
-  }
-  const auto least = schema.find("minProperties");
-  if (least == schema.end() || !least->is_number()) return {};
-  const auto allows = [&](const char* word) { return schema.contains(word) && schema[word] != false; };
-  const bool others = !named || allows("additionalProperties") || allows("unevaluatedProperties");
-  const auto required = schema.find("required");
-  const size_t distinct = (required == schema.end() ? 0 : required->size()) + 1;
-  if (others && least->get<double>() > static_cast<double>(distinct)) {
-    return bad(path, fmt::format("'minProperties' of more than {} is not supported where keys are free: an answer may "
-                                 "write one of them twice",
-                                 distinct));
   }
   return {};
 }
@@ -551,12 +528,13 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
   KVILT_TRY(unique_items(schema, path));
   KVILT_TRY(refused(schema, path));
   KVILT_TRY(one_ruling(schema, path));
-  KVILT_TRY(names(schema, path));
+  KVILT_TRY(at(path, settle_names(root_, schema, looked_)));
   KVILT_TRY(required(schema, path));
   KVILT_TRY(never(schema, path));
   KVILT_TRY(types(schema, path));
-  KVILT_TRY(keys(schema, path));
+  KVILT_TRY(at(path, check_keys(schema)));
   KVILT_TRY(multiples(schema, path));
+  KVILT_TRY(bounds(schema, path));
   KVILT_TRY(lengths(schema, path));
   drop_least_length(schema);
   open_up(schema);
@@ -573,6 +551,7 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
 }  // namespace
 
 Status settle_schema(nlohmann::ordered_json& schema) {
+  KVILT_TRY(check_ids(schema));
   SchemaWalk walk(schema);
   KVILT_TRY(walk.schema(schema, "", 1));
   KVILT_TRY(walk.elsewhere());

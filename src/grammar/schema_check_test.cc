@@ -54,6 +54,8 @@ TEST(SchemaCheck, RefusesWhatWouldBePassedOver) {
       {R"({"$ref":"http://x/y"})", "is not inside"},
       {R"({"$ref":"#/$defs/a~1b"})", "escapes"},
       {R"({"type":"array","items":3})", "must be an object or a boolean"},
+      {R"({"type":[]})", "type is an empty list"},
+      {R"({"anyOf":[{"type":"null"},{"type":[]}]})", "at /anyOf/1: type is an empty list"},
       {"3", "must be an object or a boolean"}};
   for (const auto& [text, why] : kCases)
     EXPECT_NE(wrong_with(text).find(why), std::string::npos) << text << ": " << wrong_with(text);
@@ -176,6 +178,26 @@ TEST(SchemaCheck, RefsLeadToSchemas) {
     EXPECT_EQ(with(list), std::string("schema at /properties/p: $ref '") + list +
                               "' leads into a list, which is not supported: put the schema into $defs");
   }
+}
+
+// They would begin at the schema that has the $id; here they begin at the root.
+TEST(SchemaCheck, RefsInsideAnotherDocumentAreRefused) {
+  const auto with = [](const std::string& inner) {
+    return wrong_with((R"({"$id":"http://k/root","type":"object","properties":{"$id":{"$ref":"#/$defs/c"},"a":)" +
+                       inner + R"(},"$defs":{"c":{"$id":"http://k/c","type":"string"}}})")
+                          .c_str());
+  };
+  const std::string id = R"("$id":"http://k/a")", refers = R"("properties":{"b":{"$ref":"#/$defs/c"}})";
+  EXPECT_EQ(with(R"({"type":"object",)" + refers + "}"), "") << "power: the same without an $id";
+  EXPECT_EQ(with("{" + id + R"(,"type":"object"})"), "");
+  EXPECT_EQ(with(R"({"$id":"#a","type":"object",)" + refers + "}"), "") << "a name";
+  EXPECT_EQ(with(R"({"const":{)" + id + R"(,"$ref":"#"}})"), "") << "a value";
+  const std::string what = ": it has an $id, so the $refs inside begin there";
+  EXPECT_NE(with("{" + id + R"(,"type":"object",)" + refers + "}").find("schema at /properties/a" + what),
+            std::string::npos);
+  EXPECT_NE(with(R"({"anyOf":[{"type":"null"},{)" + id + R"(,"type":"object",)" + refers + "}]}")
+                .find("schema at /properties/a/anyOf/1" + what),
+            std::string::npos);
 }
 
 TEST(SchemaCheck, AValueThatIsListedTwiceIsOne) {

@@ -5,8 +5,11 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <string_view>
 #include <tuple>
 #include <utility>
+
+#include "base/error.h"
 
 namespace kvilt {
 namespace {
@@ -20,6 +23,8 @@ struct Decimal {
   int64_t units = 0;
   int places = 0;
 };
+
+bool is_too_large(int64_t units) { return units > kMostUnits || units < -kMostUnits; }  // the least one has no abs()
 
 std::optional<Decimal> decimal_of(const SchemaJson& value) {
   if (!value.is_number()) return std::nullopt;
@@ -38,10 +43,10 @@ std::optional<Decimal> decimal_of(const SchemaJson& value) {
   const auto read = std::from_chars(text.data(), text.data() + text.size(), out.units);
   if (read.ec != std::errc() || read.ptr != text.data() + text.size()) return std::nullopt;
   for (; exponent > 0; --exponent) {
-    if (std::abs(out.units) > kMostUnits) return std::nullopt;
+    if (is_too_large(out.units)) return std::nullopt;
     out.units *= 10;
   }
-  if (std::abs(out.units) > kMostUnits || exponent < -15) return std::nullopt;
+  if (is_too_large(out.units) || exponent < -15) return std::nullopt;
   out.places = -exponent;
   return out;
 }
@@ -69,15 +74,40 @@ std::optional<int64_t> bound_in_units(const SchemaJson& bound, int places, bool 
   return whole && strict ? floor - 1 : floor;
 }
 
+constexpr std::tuple<const char*, bool, bool> kBounds[] = {{"minimum", true, false},  // lower, strict
+                                                           {"exclusiveMinimum", true, true},
+                                                           {"maximum", false, false},
+                                                           {"exclusiveMaximum", false, true}};
+
+// The same of any bound, in what xgrammar rounds it to. Those beyond 1e30 are all the same.
+using Wide = __int128;
+Wide wide_bound(const SchemaJson& bound, int places, bool lower, bool strict) {
+  const Wide step = strict ? (lower ? 1 : -1) : 0;
+  if (bound.is_number_integer()) {
+    const Wide whole = bound.is_number_unsigned() ? Wide{bound.get<uint64_t>()} : Wide{bound.get<int64_t>()};
+    return whole * power_of_ten(places) + step;
+  }
+  const auto said = bound.get<double>(), kept = std::min(std::max(said, -1e30), 1e30);
+  const std::string text = fmt::format("{:.{}f}", kept, places);
+  Wide units = 0;
+  for (const char c : text) {
+    if (c >= '0' && c <= '9') units = units * 10 + (c - '0');
+  }
+  if (text[0] == '-') units = -units;
+  if (kept != said) return units;
+  const double nearest = SchemaJson::parse(text).get<double>();
+  if (nearest == said) return units + step;
+  if (lower) return nearest < said ? units + 1 : units;
+  return nearest > said ? units - 1 : units;
+}
+
 struct Range {
   std::optional<int64_t> least, most;
 };
 
 std::optional<Range> range_of(const SchemaJson& schema, int places) {
   Range out;
-  for (const auto& [word, lower, strict] :
-       {std::tuple("minimum", true, false), std::tuple("exclusiveMinimum", true, true),
-        std::tuple("maximum", false, false), std::tuple("exclusiveMaximum", false, true)}) {
+  for (const auto& [word, lower, strict] : kBounds) {
     const auto said = schema.find(word);
     if (said == schema.end()) continue;
     const auto bound = bound_in_units(*said, places, lower, strict);
@@ -206,6 +236,32 @@ struct Endings {
   }
 };
 
+constexpr char kLarge = 1;  // the control character that marks a large integer
+
+Status mark_value(SchemaJson& value, bool in_one_of) {
+  const auto is_marked = [](const std::string& text) {
+    return text.size() > 1 && text[0] == kLarge && text[1] >= '0' && text[1] <= '9';
+  };
+  const Error taken{Code::kInvalidArgument,
+                    "schema: a text of const or enum begins with U+0001 and a digit, which is "
+                    "not supported"};
+  if (value.is_string() && is_marked(value.get_ref<const std::string&>())) return taken;
+  if (value.is_object()) {
+    for (const auto& [key, unused] : value.items()) {
+      if (is_marked(key)) return taken;
+    }
+  }
+  if (value.is_structured()) {
+    for (SchemaJson& inner : value) KVILT_TRY(mark_value(inner, in_one_of));
+  }
+  if (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX) return {};
+  if (in_one_of)
+    return error(Code::kInvalidArgument, "schema: the integer {} in a 'oneOf' is not supported: use 'anyOf'",
+                 value.dump());
+  value = kLarge + value.dump();
+  return {};
+}
+
 std::optional<Endings> endings_of(const SchemaJson& schema) {
   const auto multiple = decimal_of(schema.value("multipleOf", SchemaJson()));
   if (!multiple || multiple->units <= 0) return std::nullopt;
@@ -251,6 +307,46 @@ bool divides_all_integers(const SchemaJson& multiple) {
   return decimal && decimal->units > 0 && decimal->places >= 0 && power_of_ten(decimal->places) % decimal->units == 0;
 }
 
+bool leaves_a_number(const SchemaJson& schema, bool whole) {
+  std::optional<Wide> least, most;
+  for (const auto& [word, lower, strict] : kBounds) {
+    const auto said = schema.find(word);
+    if (said == schema.end() || !said->is_number()) continue;
+    const Wide bound = wide_bound(*said, whole ? 0 : kMostPlaces, lower, strict);
+    if (lower) least = std::max(least.value_or(bound), bound);
+    if (!lower) most = std::min(most.value_or(bound), bound);
+  }
+  return !least || !most || *least <= *most;
+}
+
+void round_whole_bounds(SchemaJson& schema) {
+  for (const auto& [word, lower, strict] : kBounds) {
+    const auto said = schema.find(word);
+    if (said == schema.end() || is_of(*said, "integer") || !said->is_number()) continue;
+    const double bound = said->get<double>();  // below 2^53, since it is not whole
+    *said = static_cast<int64_t>(lower != strict ? std::ceil(bound) : std::floor(bound));
+  }
+}
+
+Status mark_large_integers(SchemaJson& schema, bool in_one_of) {
+  if (schema.is_array()) {
+    for (SchemaJson& one : schema) KVILT_TRY(mark_large_integers(one, in_one_of));
+  }
+  if (!schema.is_object()) return {};
+  const auto is_in = [](const auto& words, const std::string& word) { return std::ranges::count(words, word) > 0; };
+  for (auto member = schema.begin(); member != schema.end(); ++member) {
+    const std::string& word = member.key();
+    if (word == "const" || word == "enum") {
+      KVILT_TRY(mark_value(*member, in_one_of));
+    } else if (is_in(kNamed, word) && member->is_object()) {
+      for (SchemaJson& one : *member) KVILT_TRY(mark_large_integers(one));
+    } else if (!is_in(kValues, word)) {
+      KVILT_TRY(mark_large_integers(*member, word == "oneOf"));
+    }
+  }
+  return {};
+}
+
 bool lists_multiples(const SchemaJson& schema) {
   const SchemaJson multiple = schema.value("multipleOf", SchemaJson());
   if (schema.value("type", SchemaJson()) != "integer" || !is_of(multiple, "integer")) return false;
@@ -272,4 +368,18 @@ const char* kvilt_multiples_expression(const char* schema) {
   if (!out) return nullptr;
   text = std::move(*out);
   return text.c_str();
+}
+
+std::string kvilt_large_integers(const std::string& json) {
+  constexpr std::string_view kBegin = "\"\\u0001";
+  std::string out;
+  size_t at = 0;
+  for (size_t found = json.find(kBegin); found != std::string::npos; found = json.find(kBegin, found + 1)) {
+    const size_t digits = found + kBegin.size(), end = json.find_first_not_of("0123456789", digits);
+    const bool begins = found == 0 || json[found - 1] != '\\';  // or it is a quote within a text
+    if (!begins || end == std::string::npos || end == digits || json[end] != '"') continue;
+    out += json.substr(at, found - at) + json.substr(digits, end - digits);
+    at = end + 1;
+  }
+  return out + json.substr(at);
 }

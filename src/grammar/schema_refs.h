@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "kvilt/result.h"
+
 namespace kvilt {
 
 // Where they lead: nowhere (there are none), to the root's $defs and definitions alone, elsewhere too.
@@ -14,5 +16,8 @@ SchemaRefs refs_of(const nlohmann::ordered_json& schema);
 
 // What was their root is at `to` (#/$defs/a) from now on.
 void move_refs(nlohmann::ordered_json& schema, std::string_view to);
+
+// Errors: a schema within this one has an $id and $refs inside: these begin at it, and here all begin at the root.
+Status check_ids(const nlohmann::ordered_json& schema);
 
 }  // namespace kvilt

@@ -341,6 +341,129 @@ TEST_F(Rewritten, NoFormatOfAClientIsAnExpression) {
   takes(R"({"type":"string","format":"\u0001.*"})", {R"("a")"}, {"a", "3"}, false);
 }
 
+// Numbers with bounds have six decimals at most. Bounds between two of them made a rule of nothing: `{"lr": }` was whole.
+TEST_F(Rewritten, BoundsLeaveANumberOrAreRefused) {
+  const char* const kNone = "no number of six decimals";
+  refuses(R"({"type":"object","properties":{"lr":{"type":"number","minimum":1e-8,"maximum":1e-7}}})",
+          "schema at /properties/lr: no number of six decimals at most is within its bounds");
+  refuses(R"({"type":"number","exclusiveMinimum":0,"exclusiveMaximum":1e-6})", kNone);
+  refuses(R"({"type":"number","exclusiveMinimum":1,"exclusiveMaximum":1.0000001})", kNone);
+  refuses(R"({"type":["null","number"],"minimum":-1e-7,"exclusiveMaximum":0})", kNone);
+  refuses(R"({"type":"number","minimum":3,"maximum":2})", kNone);
+  refuses(R"({"type":"integer","minimum":0.2,"maximum":0.8})", "no integer is within its bounds");
+  refuses(R"({"type":["integer","null"],"exclusiveMinimum":1,"exclusiveMaximum":2})",
+          "no integer is within its bounds");
+  refuses(R"({"type":"number","minimum":1e-8,"maximum":1e-7,"multipleOf":0.01})", "'multipleOf' 0.01");
+  takes(R"({"type":"number","exclusiveMinimum":0,"exclusiveMaximum":2e-6})", {"0.000001"},
+        {"", "0", "0.000002", "0.0"});
+  takes(R"({"type":"number","minimum":-1.23456789,"maximum":0.1234567})", {"-1.234567", "0.123456", "0"},
+        {"-1.234568", "0.123457"});
+  takes(R"({"type":"number","minimum":1e-8,"maximum":1})", {"0.000001", "1"}, {"0", "1.000001", "1e-7"});
+  takes(R"({"type":"number","maximum":-1e-8})", {"-0.000001", "-7"}, {"0", "-0", "0.1"});
+  takes(R"({"type":"number","minimum":1e40,"maximum":1e41})", {}, {"", "9", "-1e40"});
+  takes(R"({"type":"integer","minimum":0.5,"exclusiveMaximum":2.5})", {"1", "2"}, {"0", "3", "1.5"});
+  takes(R"({"type":"integer","exclusiveMinimum":-2.5,"maximum":-0.5})", {"-2", "-1"}, {"-3", "0"});
+  takes(R"({"type":"integer","minimum":1.5,"maximum":8.2,"multipleOf":3})", {"3", "6"}, {"0", "9", "4"});
+  takes(R"({"type":["integer","number"],"minimum":1.5,"maximum":2.5})", {"1.5", "2"}, {"1", "3"});
+  takes(R"({"type":"integer","exclusiveMinimum":9007199254740992,"maximum":9007199254740993})", {"9007199254740993"},
+        {"9007199254740992", "9007199254740994"}, false);
+  takes(R"({"type":"number","multipleOf":0.01,"minimum":-1})", {"-1", "2.5"}, {"-1.01"});
+  refuses(R"({"type":"number","multipleOf":0.01,"minimum":-9223372036854775808})", "'multipleOf' 0.01");
+}
+
+// Each range of the last decimals has exactly its numbers.
+TEST_F(Rewritten, BoundsAreRoundedInward) {
+  std::mt19937 random(4);
+  int none = 0;
+  for (int round = 0; round < 24; ++round) {
+    const int first = static_cast<int>(random() % 400) - 200, last = first + 1 + static_cast<int>(random() % 12);
+    const Json schema = {{"type", "number"}, {"minimum", first / 1e7}, {"maximum", last / 1e7}};  // tenths of a step
+    const auto grammar = compiler_->compile(GrammarPart::json(schema));
+    int inside = 0;
+    for (int n = -30; n <= 30; ++n) {
+      const bool fits = n * 10 >= first && n * 10 <= last;
+      inside += fits;
+      const std::string text = n == 0 ? "0" : fmt::format("{}0.{:06}", n < 0 ? "-" : "", std::abs(n));
+      if (grammar.ok()) {
+        EXPECT_EQ(is_taken(*grammar, text), fits) << schema << text;
+      }
+    }
+    EXPECT_EQ(grammar.ok(), inside > 0) << schema;
+    none += inside == 0;
+  }
+  EXPECT_GT(none, 1) << "power: some have none";
+}
+
+// A free key is none of those that are described, whatever they are made of and however it is written.
+TEST_F(Rewritten, FreeKeysAreNotTheDescribedOnes) {
+  for (const std::string rest : {R"("additionalProperties":true)", R"("additionalProperties":{"type":"string"})",
+                                 R"("unevaluatedProperties":{"type":"string"})"}) {
+    const std::string object =
+        R"({"type":"object","properties":{"名前":{"type":"integer"},"é":{"type":"integer"},"ab":{"type":"integer"},)"
+        R"("q\"u":{"type":"integer"},"b\\c":{"type":"integer"},"x/y":{"type":"integer"},"😀":{"type":"integer"}},)" +
+        rest + "}";
+    takes(object.c_str(),
+          {R"({"名前":1,"é":2,"ab":3,"q\"u":4,"b\\c":5,"x/y":6,"😀":7,"名":"x","名前x":"x","a":"x","abc":"x"})",
+           R"({"q":"x","b":"x","è":"x","x":"x","z\n":"x"})", R"({"😀":1,"😁":"x"})", "{}"},
+          {R"({"名前":"x"})", R"({"é":"x"})", R"({"ab":"x"})", R"({"q\"u":"x"})", R"({"b\\c":"x"})", R"({"x/y":"x"})",
+           R"({"😀":"x"})", R"({"\u0061b":"x"})", R"({"a\u0062":"x"})", R"({"\u540d\u524d":"x"})", R"({"x\/y":"x"})",
+           R"({"q\u0022u":"x"})", R"({"\ud83d\ude00":"x"})"},
+          rest.find("unevaluated") == std::string::npos);
+  }
+  takes(R"({"type":"object","properties":{"k\u0000x":{"type":"integer"}},"additionalProperties":true})",
+        {R"({"k\u0000x":1,"k":"x"})"}, {R"({"k\u0000x":"x"})"});
+}
+
+TEST_F(Rewritten, NamesAndPatternsOfKeys) {
+  for (const char* none : {"additionalProperties", "unevaluatedProperties"}) {
+    takes(fmt::format(R"({{"type":"object","{}":false,"propertyNames":{{"maxLength":1}}}})", none).c_str(), {"{}"},
+          {R"({"x":1})"}, false);
+  }
+  takes(R"({"type":"object","propertyNames":{"maxLength":1}})", {"{}", R"({"x":1})"}, {R"({"xy":1})"});
+  refuses(R"({"type":"object","patternProperties":{"^[a-z]+$":{"type":"integer"}},"propertyNames":{"maxLength":1}})",
+          "'propertyNames' beside 'patternProperties'");
+  takes(R"({"type":"object","patternProperties":{"^[a-z]$":{"type":"null"}},"propertyNames":{"pattern":"^[a-z]$"}})",
+        {R"({"x":null})"}, {R"({"x":1})", R"({"xy":null})"});
+  const auto two = [](const char* first, const char* second, const char* schema = R"({"type":"string"})") {
+    return fmt::format(R"({{"type":"object","patternProperties":{{"{}":{{"type":"integer"}},"{}":{}}}}})", first,
+                       second, schema);
+  };
+  for (const auto& [first, second] : {std::pair("^[a-z]+$", "^x"), std::pair("a$", "b$"), std::pair("^ab*$", "^a+$"),
+                                      std::pair("^ab?c$", "^ac$"), std::pair("^a|b$", "^b$"), std::pair("^x-", "^x-y$"),
+                                      std::pair("^x{0,2}y$", "^y$"), std::pair("^\\\\d$", "^1$")})
+    refuses(two(first, second).c_str(), "may fit one name");
+  takes(two("^a_[a-z]+$", "^b_[a-z]*$").c_str(), {R"({"b_":"s","a_x":1})"}, {R"({"b_":1})", R"({"a_x":"s"})"});
+  takes(two("^a\\\\.[a-z]+$", "^ab+$").c_str(), {R"({"a.x":1,"abb":"s"})"}, {R"({"abb":1})"});
+  takes(two("^[a-z]+$", "^x", R"({"type":"integer"})").c_str(), {R"({"x":1,"b":2})"}, {R"({"x":"s"})"});
+}
+
+// As escapes and in UTF-8, in strings of any length and in keys.
+TEST_F(Rewritten, NoStringHasHalfACharacter) {
+  const std::vector<std::string> halves = {R"("\ud83d")",      R"("\ud83da")",     R"("\uDE00")",  R"("\ud83d\ud83d")",
+                                           "\"\xED\xA0\x80\"", "\"\xED\xBF\xBF\"", R"("\ud83d\n")"};
+  takes(R"({"type":"string"})",
+        {R"("\ud83d\ude00")", R"("\uD83D\uDE00a")", R"("\ud7ff\ue000\uE9ab\u00e9")", "\"\xED\x9F\xBF\xEE\x80\x80😀é\""},
+        halves, false);
+  takes(R"({"type":"string","maxLength":9})", {"\"\xED\x9F\xBF\xEE\x80\x80😀é\""}, halves, false);
+  takes(R"({"type":"string","pattern":"^[^x]+$"})", {"\"\xED\x9F\xBF\xEE\x80\x80😀é\""}, halves, false);
+  std::vector<std::string> keys;
+  for (const std::string& half : halves) keys.push_back("{" + half + ":1}");
+  takes(R"({"type":"object"})", {R"({"\ud83d\ude00":1})"}, keys, false);
+  takes(R"({"type":"object","properties":{"a":true},"additionalProperties":true})", {R"({"b\ud83d\ude00":1})"}, keys,
+        false);
+}
+
+TEST_F(Rewritten, LargeIntegersStayAsTheyAre) {
+  takes(R"({"const":18446744073709551615})", {"18446744073709551615"},
+        {"1.8446744073709552e+19", "1844674407370955161"}, false);
+  takes(R"({"enum":[9223372036854775808,{"a":["q\"\u00017",9223372036854775807]}]})",
+        {"9223372036854775808", R"({"a":["q\"\u00017",9223372036854775807]})"}, {"9.2233720368547758e+18"}, false);
+  takes(R"({"type":"object","properties":{"enum":{"const":9223372036854775809}},"required":["enum"]})",
+        {R"({"enum":9223372036854775809})"}, {}, false);
+  refuses(R"({"const":"\u00017"})", "begins with U+0001");
+  refuses(R"({"oneOf":[{"const":18446744073709551615},{"type":"null"}]})", "use 'anyOf'");
+}
+
 TEST_F(Rewritten, WhatIsSettledStays) {
   for (
       const char* text :
