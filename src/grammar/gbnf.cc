@@ -6,7 +6,7 @@
 namespace kvilt {
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 // As xgrammar has it: a dot may be a part of a name.
 bool is_of_name(char c) {
@@ -27,7 +27,7 @@ class Gbnf {
  private:
   void step() {
     const char c = text_[at_];
-    if (is_space(c)) {
+    if (is_blank(c)) {
       out_ += text_[at_++];
     } else if (c == '#') {
       keep(comment_end(at_));
@@ -108,7 +108,7 @@ class Gbnf {
     at_ = end;
   }
   size_t behind_space(size_t i) const {
-    while (i < text_.size() && is_space(text_[i])) ++i;
+    while (i < text_.size() && is_blank(text_[i])) ++i;
     return i;
   }
   size_t comment_end(size_t i) const {

@@ -12,7 +12,7 @@
 namespace kvilt {
 namespace {
 
-std::vector<int32_t> code_points(std::string_view text) {
+std::vector<int32_t> characters_of(std::string_view text) {
   std::vector<int32_t> out;
   while (!text.empty()) {
     const CodePoint next = first_code_point(text);
@@ -37,7 +37,7 @@ std::string name_of(size_t have) { return have == 0 ? "root" : fmt::format("pend
 }  // namespace
 
 std::string text_start_to_ebnf(std::string_view word, const CharSet& never) {
-  const std::vector<int32_t> characters = code_points(word);
+  const std::vector<int32_t> characters = characters_of(word);
   CHECK(!characters.empty());
   const std::set<int32_t> known(characters.begin(), characters.end());
   std::string out;
