@@ -240,10 +240,19 @@ void Service::install_hooks() {
     spdlog::debug("{} {} {}", request.method, logged_path(request), response.status);
   });
 }
+  // Before the first byte: who reads the answer finds it counted.
+  http_.set_post_routing_handler(
+      [this](const httplib::Request&, httplib::Response& response) { count_refused(response.status); });
 
 // A path may hold names that a client chose.
 std::string Service::logged_path(const httplib::Request& request) const {
   return options_.keep_no_text ? "(a path)" : request.path;
+}
+
+void Service::count_refused(int status) const {
+  if (status != 429) return;
+  const Caller* from = tenants_.caller(Connection::current()->verdict().authorization);
+  if (from) from->tenant->count_refused();
 }
 
 std::optional<ApiError> Service::check_origin(const httplib::Request& request, httplib::Response& response) const {

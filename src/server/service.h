@@ -94,6 +94,8 @@ class Service {
   RequestLog& requests() const { return *requests_; }
   PartOrders& orders() const { return *orders_; }
   const Json& template_words() const { return *template_words_; }  // an object; of ServerOptions::chat_template_kwargs
+  // What this thread's client is answered: each 429 is counted, once, where it is sent.
+  void count_refused(int status) const;
   // For what a route takes apart besides its body. Waits; false: others took too long, or the client is gone.
   bool take_room_for(const Call& call, size_t more) const;
   // For what is taken apart by itself. Waits; nullopt: as above.
