@@ -354,6 +354,40 @@ TEST(LlamaRoutes, FurtherFilesThatDoNotFitAreLeftOut) {
   EXPECT_EQ(none.value().left_out, 4);
 }
 
+// What cannot fit is left out, or refused, before it is tokenised.
+TEST(LlamaRoutes, InfillTokenisesNoTextThatCannotFit) {
+  class Counting : public FimEngine {
+   public:
+    Result<std::vector<int32_t>> tokenize(std::string_view text, bool special, bool add_special) const override {
+      bytes += text.size();
+      return FimEngine::tokenize(text, special, add_special);
+    }
+    mutable std::atomic<size_t> bytes{0};
+  };
+  LiveServer running({}, {}, false);
+  const auto engine = std::make_shared<Counting>();
+  running.server->attach(engine);
+  const std::string large(1 << 20, 'a');
+  for (const char* name : {"input_prefix", "input_suffix", "prompt"}) {
+    Json body{{"input_prefix", "a"}, {"input_suffix", "b"}, {"n_predict", 1}};
+    body[name] = large;
+    const Json error = error_of(running.post("/infill", body.dump()));
+    EXPECT_EQ(error["param"], name);
+    EXPECT_EQ(error["code"], "context_length_exceeded");
+    EXPECT_NE(error["message"].get<std::string>().find("has 1048576 bytes"), std::string::npos) << error;
+  }
+  const Json suffix{{"prompt", "a"}, {"suffix", large}};
+  EXPECT_EQ(error_of(running.post("/v1/completions", suffix.dump()))["param"], "suffix");
+  Json body{{"input_prefix", "a"}, {"input_suffix", "b"}, {"n_predict", 1}, {"input_extra", Json::array()}};
+  for (const std::string& text : {std::string("first"), large, std::string("last")})
+    body["input_extra"].push_back({{"filename", "f"}, {"text", text}});
+  const auto reply = running.post("/infill", body.dump());
+  ASSERT_EQ(reply->status, 200) << reply->body;
+  EXPECT_EQ(Json::parse(reply->body)["truncated"], true);
+  EXPECT_EQ(engine->last_request().prompt.marks.size(), 1u) << "the one that fits";
+  EXPECT_LT(engine->bytes, size_t{10000});
+}
+
 // Each family's words for prefix, suffix and middle, and in what order its models know them.
 TEST(LlamaRoutes, FillsInWithTheWordsOfItsFamily) {
   struct Case {
