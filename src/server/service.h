@@ -151,6 +151,9 @@ void reply_json(httplib::Response& response, const Json& json);
 void reply_error(httplib::Response& response, const ApiError& error, ApiShape shape = ApiShape::kOpenAi);
 // The client left: nobody reads it; the log and the metrics do.
 void reply_gone(httplib::Response& response);
+// Written piece by piece, and never in memory as a whole, however slowly its client reads. send: as of reply_events.
+void reply_pieces(const httplib::Request& request, httplib::Response& response, const char* type,
+                  std::function<bool(httplib::DataSink&)> send);
 // A stream of server-sent events. send: writes all of it; false: the client is gone.
 void reply_events(const httplib::Request& request, httplib::Response& response,
                   std::function<bool(httplib::DataSink&)> send);
