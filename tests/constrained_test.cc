@@ -246,6 +246,9 @@ TEST_F(Constrained, LeastTokensAreForFreeAnswers) {
   ASSERT_GE(held.ids.size(), 8u);
   for (size_t i = 0; i < 8; ++i)
     EXPECT_EQ(std::ranges::count(request.sampling.stop_ids, held.ids[i]), 0) << "none of them is drawn";
+  request.sampling.allowed_ids = {request.sampling.stop_ids[0]};
+  EXPECT_EQ(ask(*engine, request).error().code, Code::kInvalidArgument) << "nothing else may be drawn";
+  request.sampling.allowed_ids = {};
   request.sampling.min_tokens = -1;
   EXPECT_EQ(ask(*engine, request).error().code, Code::kInvalidArgument);
 }

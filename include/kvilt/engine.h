@@ -136,6 +136,7 @@ struct TenantPool {
 struct EngineStats : EngineCounters {
   std::vector<AuditStats> audits;
   // By name, when a prefill or a request ended last; of those that have a share, or have asked (the first thousand).
+  // Requests without a tenant are one's whose name is empty.
   std::vector<TenantPool> tenant_pools;
 };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <future>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -15,6 +14,7 @@
 #include "base/mutex.h"
 #include "base/reserved_tenants.h"
 #include "engine/chat.h"
+#include "engine/check_sampling.h"
 #include "engine/constraints.h"
 #include "engine/engine_loop.h"
 #include "engine/head_profile.h"
@@ -377,13 +377,7 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
     }
     last = mark.end;
   }
-  if (!(s.temperature >= 0) || !(s.top_p > 0 && s.top_p <= 1) || !(s.min_p >= 0 && s.min_p <= 1) || s.top_k < 0 ||
-      !(s.repetition_penalty > 0) || s.max_tokens < -1 || s.min_tokens < 0 || s.penalty_window < -1 ||
-      s.min_indent < 0) {
-    return error(Code::kInvalidArgument,
-                 "sampling: temperature >= 0, 0 < top_p <= 1, 0 <= min_p <= 1, top_k >= 0, repetition_penalty > 0, "
-                 "max_tokens >= 0, min_tokens >= 0, min_indent >= 0");
-  }
+  KVILT_TRY(check_sampling(s, loop_.parts().model->config().eos_ids));
   if (request.namespaces.size() > kMostNamespaces)
     return error(Code::kInvalidArgument, "a request names {} namespaces at most", kMostNamespaces);
   if (request.constraint && (s.ignore_eos || s.min_tokens > 0 || !request.evaluation.forced.empty())) {
@@ -391,10 +385,6 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
                  "a constrained answer ends where its constraint says, and its tokens are drawn: leave ignore_eos, "
                  "min_tokens and forced tokens out");
   }
-  bool finite = std::isfinite(s.temperature) && std::isfinite(s.repetition_penalty) &&
-                std::isfinite(s.presence_penalty) && std::isfinite(s.frequency_penalty);
-  for (const auto& [id, bias] : s.logit_bias) finite = finite && !std::isnan(bias) && bias < HUGE_VALF;
-  if (!finite) return error(Code::kInvalidArgument, "sampling: penalties, biases and temperature must be finite");
   return {};
 }
 
@@ -489,12 +479,8 @@ EngineImpl::Entering EngineImpl::entering(Checked checked) {
                 : static_cast<int32_t>(std::min<int64_t>(info_.context, int64_t{sequence->prompt_len} + asked));
   const uint64_t seed = request.sampling.seed.value_or(options().seed + 0x9e3779b97f4a7c15ull * seeds_.fetch_add(1));
   sequence->sampler.emplace(request.sampling, seed, sequence->tokens);
-  if (const SamplingParams& params = request.sampling; params.min_tokens > 0) {
-    std::vector<int32_t> ends = params.stop_ids;
-    const std::vector<int32_t>& own = loop_.parts().model->config().eos_ids;
-    if (!params.ignore_eos) ends.insert(ends.end(), own.begin(), own.end());
-    sequence->sampler->bar(std::move(ends), params.min_tokens);
-  }
+  if (const SamplingParams& params = request.sampling; params.min_tokens > 0)
+    sequence->sampler->bar(ends_of(params, loop_.parts().model->config().eos_ids), params.min_tokens);
   const bool frees = loop_.parts().model->config().kv_readers.empty();  // else layers share pages, and none is freed
   if (const auto rule = sequence->policy->decode_rule(); rule && rule->evict && frees) {
     request.publish = false;  // what is cached keeps its pages: they would not come back

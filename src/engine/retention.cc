@@ -32,6 +32,7 @@ OwnerId ContentCache::add_owner(const std::string& tenant, double share) {
 
 OwnerId ContentCache::owner(const std::string& tenant) {
   if (const auto known = owners_.find(tenant); known != owners_.end()) return known->second;
+  if (tenant.empty()) owners_.emplace(tenant, 0);  // so that its pool is told like any other's
   if (tenant.empty() || owners_.size() >= kMostOwners) return 0;
   return add_owner(tenant, 0);
 }

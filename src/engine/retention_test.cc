@@ -230,16 +230,31 @@ TEST_F(RetentionTest, ATenantsRequestsGiveWayWithinItsShare) {
   for (int i = 0; i < 3 * kRoom; ++i) come("a", text(2000 + i, 40));
   std::vector<TenantPool> pools;
   cache->tenant_pools(pools);
-  ASSERT_EQ(pools.size(), 3u);
-  EXPECT_EQ(pools[0].tenant, "a");
-  EXPECT_GT(pools[0].held, pools[0].share) << "power: what b does not need is lent";
-  EXPECT_EQ(pools[1].share, kRoom * kBlock / 2);
+  ASSERT_EQ(pools.size(), 4u);
+  EXPECT_EQ(pools[0].tenant, "") << "who has no name asked too";
+  EXPECT_EQ(pools[1].tenant, "a");
+  EXPECT_GT(pools[1].held, pools[1].share) << "power: what b does not need is lent";
+  EXPECT_EQ(pools[2].share, kRoom * kBlock / 2);
   domains = cache->domains({.tenant = "b"}, "mend");
   domains.chain = 0;
   EXPECT_TRUE(there(doc)) << "however much another tenant does";
   for (int i = 0; i < 6; ++i) come("b", text(3000 + i, 64));
   cache->tenant_pools(pools);
-  EXPECT_GE(pools[1].held, 7 * 8 * kBlock) << "it takes back what it lent";
+  EXPECT_GE(pools[2].held, 7 * 8 * kBlock) << "it takes back what it lent";
+}
+
+// Of a server without a file of tenants all is one's, who has no name.
+TEST_F(RetentionTest, WhatNobodyInParticularHoldsIsToldToo) {
+  open(kRoom);
+  std::vector<TenantPool> pools;
+  cache->tenant_pools(pools);
+  EXPECT_TRUE(pools.empty()) << "power: nobody asked";
+  ask(doc);
+  cache->tenant_pools(pools);
+  ASSERT_EQ(pools.size(), 1u);
+  EXPECT_EQ(pools[0].tenant, "");
+  EXPECT_GT(pools[0].held, 0);
+  EXPECT_EQ(pools[0].share, 0);
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ std::string leading_path(const std::string& message) {
   const std::string first = message.substr(0, root);
   const bool known = first == "messages" || first == "documents" || first == "documents_order" ||
                      first == "tools_order" || first == "tools" || first == "chat_template_kwargs" ||
-                     first == "add_generation_prompt" || first == "part_separator" || first == "prompt";
+                     first == "add_generation_prompt" || first == "part_separator" || first == "prompt" ||
+                     first == "min_tokens";
   return path && known ? message.substr(0, end) : std::string();
 }
 

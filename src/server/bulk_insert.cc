@@ -23,7 +23,6 @@ namespace {
 constexpr size_t kPutAtOnce = 64, kPutBytes = size_t{1} << 20;  // documents of one write to disk, and of their texts
 constexpr size_t kMostSettings = size_t{64} << 10;              // bytes: they are read again with each document
 constexpr size_t kMostNamed = 1000;                             // of parts that are wrong; the rest is counted
-constexpr int kMostBegun = 8;                                   // in the engine's queue
 
 Json text_of(const KnowledgeDocument& document) {
   Json out = {{"text", document.text}};
@@ -283,8 +282,7 @@ bool Bulk::begin(size_t next, AnswerQueue& answer) {
 
 Bulk::End Bulk::compute(const Tell& tell) {
   AnswerQueue answer({attached_.engine, attached_.metrics, caller_.tenant}, AnswerQueue::Reader::kWhole);
-  const int places = caller_.tenant->max_requests();
-  const auto at_once = static_cast<size_t>(places > 0 ? std::min(kMostBegun, places) : kMostBegun);
+  const size_t at_once = batch_at_once(caller_.tenant->max_requests());
   for (size_t next = 0; over_ < stored_.size();) {
     while (next < stored_.size() && next < over_ + at_once && begin(next, answer)) ++next;
     auto event = answer.next(AnswerQueue::kLook);

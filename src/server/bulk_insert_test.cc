@@ -244,5 +244,26 @@ TEST_F(BulkInsert, ItWaitsForAPlace) {
   bulk.join();
 }
 
+TEST_F(BulkInsert, ItTakesHalfOfItsTenantsPlaces) {
+  ServerOptions options;
+  options.tenants = {{.name = "a", .keys = {ApiKey::of("key-of-a-0123456789", false)}, .max_requests = 4}};
+  running = std::make_unique<LiveServer>(FakeOptions{}, options);
+  const httplib::Headers key = {{"Authorization", "Bearer key-of-a-0123456789"}};
+  ASSERT_EQ(running->post("/v1/knowledge_bases", R"({"name": "rivers"})", key)->status, 200);
+  running->engine->hold(true);
+  std::thread bulk([&] {
+    const auto reply = running->client().Post(kDocuments, key, lines(10), kLines);
+    EXPECT_EQ(Json::parse(reply->body)["computed"], 10) << reply->body;
+  });
+  EXPECT_TRUE(eventually([&] { return running->engine->stats().waiting >= 2; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(120));  // it looks for more places a few times
+  EXPECT_EQ(running->engine->stats().waiting, 2);
+  std::thread question([&] { EXPECT_EQ(running->post("/v1/chat/completions", kChat, key)->status, 200); });
+  EXPECT_TRUE(eventually([&] { return running->engine->stats().waiting == 3; }));
+  running->engine->hold(false);
+  bulk.join();
+  question.join();
+}
+
 }  // namespace
 }  // namespace kvilt::server

@@ -103,6 +103,24 @@ TEST(EmbeddingsRoute, TakesTheLastTokensAndLeavesOutSpecialOnes) {
   EXPECT_EQ(json["usage"]["prompt_tokens"], 8) << "what the context holds";
 }
 
+// Of a text completion: where max_tokens leaves no room for a prompt, its answer ends with the context.
+TEST(TruncatedPrompts, LeaveRoomForAnAnswer) {
+  FakeOptions small;
+  small.context = 8;
+  LiveServer running(small);
+  const auto kept = [&](const char* max_tokens) {
+    const auto reply = running.post("/v1/completions", std::string(R"({"prompt": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+        "truncate_prompt_tokens": -1, "max_tokens": )") + max_tokens +
+                                                           "}");
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return running.engine->last_request().prompt.ids;
+  };
+  EXPECT_EQ(kept("3"), (std::vector<int32_t>{6, 7, 8, 9, 10}));
+  EXPECT_EQ(kept("7"), std::vector<int32_t>{10});
+  for (const char* all : {"8", "9", "100000", "-1"})
+    EXPECT_EQ(kept(all), (std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10})) << all;
+}
+
 TEST(EmbeddingsRoute, TakesAChat) {
   ServerOptions options;
   options.chat_template_kwargs = R"({"tone": "dry"})";

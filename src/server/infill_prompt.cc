@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 namespace kvilt::server {
 namespace {
@@ -76,6 +77,17 @@ Result<std::vector<int32_t>> begin_of(const Engine& engine) {
   return around;
 }
 
+// The first file that is worth tokenising: those up to the one before it do not fit beside the ones behind it, however
+// their tokens fall. most_bytes: of what fits (ModelInfo::longest_prompt); 0: not known.
+size_t first_that_may_fit(const std::vector<InfillFile>& files, int64_t most_bytes) {
+  size_t first = files.size(), bytes = 0;
+  for (; first > 0; --first) {
+    bytes += files[first - 1].name.size() + files[first - 1].text.size();
+    if (most_bytes > 0 && std::cmp_greater(bytes, most_bytes)) break;
+  }
+  return first;
+}
+
 }  // namespace
 
 Result<InfillTokens> InfillTokens::find(const Engine& engine) {
@@ -106,7 +118,8 @@ Result<InfillPrompt> infill_prompt(const Engine& engine, const InfillTokens& tok
   }
   std::vector<std::vector<int32_t>> files;
   size_t size = head.size();
-  for (const InfillFile& extra : text.extra) {
+  const size_t skipped = first_that_may_fit(text.extra, engine.info().longest_prompt);
+  for (const InfillFile& extra : std::span(text.extra).subspan(skipped)) {
     std::vector<int32_t> file;
     if (tokens.file) file.push_back(*tokens.file);
     KVILT_TRY(add_text(engine, extra.name + "\n" + extra.text, file));
@@ -127,6 +140,7 @@ Result<InfillPrompt> infill_prompt(const Engine& engine, const InfillTokens& tok
 
   InfillPrompt out;
   out.prompt.ids = std::move(head);
+  out.left_out = static_cast<int>(skipped);
   auto file = files.begin();
   for (; file != files.end() && size > static_cast<size_t>(std::max(most, 0)); ++file, ++out.left_out)
     size -= file->size();

@@ -253,9 +253,13 @@ ApiResult<LlamaInfill> parse_llama_infill(const Json& body, const RequestLimits&
   for (const char* name : {"input_prefix", "input_suffix"}) {
     if (!fields.find(name)) fields.fail(name, "is required");
   }
-  fields.string("input_prefix", &out.text.prefix, SIZE_MAX);
-  fields.string("input_suffix", &out.text.suffix, SIZE_MAX);
-  fields.string("prompt", &out.text.prompt, SIZE_MAX);
+  const auto read = [&](const char* name, std::string* text) {
+    fields.string(name, text, SIZE_MAX);
+    check_fits(fields, name, text->size(), limits);
+  };
+  read("input_prefix", &out.text.prefix);
+  read("input_suffix", &out.text.suffix);
+  read("prompt", &out.text.prompt);
   read_extra(fields, out.text.extra);
   read_settings(fields, body, limits, out.completion);
   if (fields.error()) return *fields.error();

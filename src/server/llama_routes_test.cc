@@ -354,6 +354,40 @@ TEST(LlamaRoutes, FurtherFilesThatDoNotFitAreLeftOut) {
   EXPECT_EQ(none.value().left_out, 4);
 }
 
+// What cannot fit is left out, or refused, before it is tokenised.
+TEST(LlamaRoutes, InfillTokenisesNoTextThatCannotFit) {
+  class Counting : public FimEngine {
+   public:
+    Result<std::vector<int32_t>> tokenize(std::string_view text, bool special, bool add_special) const override {
+      bytes += text.size();
+      return FimEngine::tokenize(text, special, add_special);
+    }
+    mutable std::atomic<size_t> bytes{0};
+  };
+  LiveServer running({}, {}, false);
+  const auto engine = std::make_shared<Counting>();
+  running.server->attach(engine);
+  const std::string large(1 << 20, 'a');
+  for (const char* name : {"input_prefix", "input_suffix", "prompt"}) {
+    Json body{{"input_prefix", "a"}, {"input_suffix", "b"}, {"n_predict", 1}};
+    body[name] = large;
+    const Json error = error_of(running.post("/infill", body.dump()));
+    EXPECT_EQ(error["param"], name);
+    EXPECT_EQ(error["code"], "context_length_exceeded");
+    EXPECT_NE(error["message"].get<std::string>().find("has 1048576 bytes"), std::string::npos) << error;
+  }
+  const Json suffix{{"prompt", "a"}, {"suffix", large}};
+  EXPECT_EQ(error_of(running.post("/v1/completions", suffix.dump()))["param"], "suffix");
+  Json body{{"input_prefix", "a"}, {"input_suffix", "b"}, {"n_predict", 1}, {"input_extra", Json::array()}};
+  for (const std::string& text : {std::string("first"), large, std::string("last")})
+    body["input_extra"].push_back({{"filename", "f"}, {"text", text}});
+  const auto reply = running.post("/infill", body.dump());
+  ASSERT_EQ(reply->status, 200) << reply->body;
+  EXPECT_EQ(Json::parse(reply->body)["truncated"], true);
+  EXPECT_EQ(engine->last_request().prompt.marks.size(), 1u) << "the one that fits";
+  EXPECT_LT(engine->bytes, size_t{10000});
+}
+
 // Each family's words for prefix, suffix and middle, and in what order its models know them.
 TEST(LlamaRoutes, FillsInWithTheWordsOfItsFamily) {
   struct Case {
@@ -415,6 +449,42 @@ TEST(LlamaRoutes, TokenizesContent) {
   EXPECT_EQ(Json::parse(running.post("/detokenize", R"({"tokens": [97, 98]})")->body)["content"], "ab");
   EXPECT_EQ(error_of(running.post("/tokenize", R"({"content": 5})"))["param"], "content");
   EXPECT_TRUE(Json::parse(running.post("/tokenize", R"({"prompt": "a"})")->body).contains("count")) << "vLLM's form";
+}
+
+// A long answer goes out in pieces: it is never in memory as a whole. To its client it is the same JSON.
+TEST(LlamaRoutes, LongListsOfTokensAreSentInPieces) {
+  LiveServer running;
+  const auto asked = [&](const char* path, const Json& body, bool pieces) {
+    const auto reply = running.post(path, body.dump());
+    EXPECT_EQ(reply->status, 200);
+    EXPECT_EQ(reply->get_header_value("Content-Type"), "application/json");
+    EXPECT_EQ(reply->has_header("Content-Length"), !pieces) << path;
+    return Json::parse(reply->body);
+  };
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += "a\"\xc3\xa9\n";
+  const Json content = asked("/tokenize", {{"content", text}, {"with_pieces", true}}, true)["tokens"];
+  ASSERT_EQ(content.size(), text.size());
+  EXPECT_EQ(content[1], (Json{{"id", '"'}, {"piece", "\""}}));
+  EXPECT_EQ(content[2], (Json{{"id", 0xc3}, {"piece", "\xef\xbf\xbd"}})) << "half a character";
+  EXPECT_EQ(content.back(), (Json{{"id", '\n'}, {"piece", "\n"}}));
+  const Json prompt = asked("/tokenize", {{"prompt", text}, {"return_token_strs", true}}, true);
+  EXPECT_EQ(prompt["count"], text.size() + 1);
+  EXPECT_EQ(prompt["tokens"].size(), text.size() + 1);
+  EXPECT_EQ(prompt["token_strs"][2], "\"");
+  std::string more = "b";
+  for (int i = 0; i < 150000; ++i) more += "\xf0\x9f\x99\x82";  // no piece ends in the middle of one
+  std::vector<int> ids;
+  for (const char byte : more) ids.push_back(static_cast<unsigned char>(byte));
+  const Json both = asked("/detokenize", {{"tokens", ids}}, true);
+  EXPECT_EQ(both["prompt"], more);
+  EXPECT_EQ(both["content"], more);
+  const std::string no_text(600000, '\x80');
+  const Json none = asked("/detokenize", {{"tokens", std::vector<int>(no_text.size(), 0x80)}}, true);
+  EXPECT_EQ(none["prompt"], Json::parse(Json(no_text).dump(-1, ' ', false, Json::error_handler_t::replace)));
+  EXPECT_EQ(asked("/tokenize", {{"prompt", "a"}}, false),
+            Json::parse(R"({"count": 2, "max_model_len": 4096, "tokens": [256, 97], "token_strs": null})"));
+  EXPECT_EQ(asked("/tokenize", {{"content", ""}}, false), Json::parse(R"({"tokens": []})"));
 }
 
 TEST(LlamaRoutes, AnotherModelsTemplateIsNotApplied) {

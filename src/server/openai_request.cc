@@ -323,14 +323,8 @@ void check_messages(Fields& fields, const RequestLimits& limits) {
 std::optional<TextPrompt> read_prompt(Fields& fields, const Json& value, const std::string& name,
                                       const RequestLimits& limits) {
   if (value.is_string()) {
-    const size_t bytes = value.get_ref<const std::string&>().size();
-    if (limits.longest_prompt == 0 || bytes <= static_cast<size_t>(limits.longest_prompt))
-      return value.get<std::string>();
-    fields.fail(name,
-                fmt::format("has {} bytes; this model's context of {} tokens holds {} at most", bytes, limits.context,
-                            limits.longest_prompt),
-                kTooLong);
-    return std::nullopt;
+    check_fits(fields, name, value.get_ref<const std::string&>().size(), limits);
+    return fields.ok() ? std::optional<TextPrompt>(value.get<std::string>()) : std::nullopt;
   }
   size_t bad = 0;
   if (auto ids = as_ids(value, 0, last_id(limits), &bad)) {
@@ -402,8 +396,9 @@ void read_tools(Fields& fields, ChatRequest& out) {
 }
 
 // REQUIRES: prompts, echo, add_special_tokens and last_tokens were read.
-void read_suffix(Fields& fields, TextRequest& out) {
+void read_suffix(Fields& fields, const RequestLimits& limits, TextRequest& out) {
   fields.string("suffix", &out.suffix, SIZE_MAX);
+  check_fits(fields, "suffix", out.suffix.size(), limits);
   if (out.suffix.empty()) return;
   const auto is_ids = [](const TextPrompt& prompt) { return std::holds_alternative<std::vector<int32_t>>(prompt); };
   if (std::ranges::any_of(out.prompts, is_ids))
@@ -464,13 +459,21 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   fields.integer("truncate_prompt_tokens", -1, limits.context > 0 ? limits.context : kMaxTokens, &out.last_tokens);
   if (out.last_tokens != 0 && out.echo)
     fields.fail("truncate_prompt_tokens", "is not supported with echo", "unsupported");
-  read_suffix(fields, out);
+  read_suffix(fields, limits, out);
   if (out.echo) out.generation.prompt_logprobs.echoed = out.generation.sampling.logprobs;
   if (out.prompts.size() * static_cast<size_t>(out.generation.choices) > static_cast<size_t>(limits.max_prompts)) {
     fields.fail("n", fmt::format("times the number of prompts must not exceed {}", limits.max_prompts));
   }
   if (fields.error()) return *fields.error();
   return out;
+}
+
+void check_fits(Fields& fields, const std::string& name, size_t bytes, const RequestLimits& limits) {
+  if (limits.longest_prompt == 0 || bytes <= static_cast<size_t>(limits.longest_prompt)) return;
+  fields.fail(name,
+              fmt::format("has {} bytes; this model's context of {} tokens holds {} at most", bytes, limits.context,
+                          limits.longest_prompt),
+              kTooLong);
 }
 
 void keep_last(std::vector<int32_t>& ids, int last_tokens, int most) {

@@ -79,6 +79,9 @@ struct TextRequest {
 // last_tokens as in TextRequest: leaves a prompt's last ones. most: what the context holds of a prompt.
 void keep_last(std::vector<int32_t>& ids, int last_tokens, int most);
 
+// An error where a text of a prompt cannot fit into the context, however its tokens fall: it needs not be tokenised.
+void check_fits(Fields& fields, const std::string& name, size_t bytes, const RequestLimits& limits);
+
 struct TokenizeRequest {
   std::string model;
   std::string prompt;  // when messages are absent

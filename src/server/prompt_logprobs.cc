@@ -10,6 +10,9 @@ namespace kvilt::server {
 namespace {
 
 constexpr size_t kMostEntries = size_t{1} << 18;  // tokens and likely ones, of one HTTP request
+// The same of answers. More, since clients that ask for them seldom say max_tokens, and what may come is then the rest of
+// the context, of which an answer takes a small part: one answer with 20 likely ones has room for 199,728 tokens.
+constexpr size_t kMostOfAnswers = size_t{1} << 22;
 
 Json listed_entry(const Engine& engine, int32_t id, float logprob, int rank) {
   return {{"logprob", finite(logprob)}, {"rank", rank}, {"decoded_token", engine.token_text(id)}};
@@ -30,6 +33,25 @@ Status check_prompt_logprobs(const PromptLogprobs& shown, size_t tokens) {
       "log probabilities of {} tokens of prompts, with {} likely ones each, are more than one answer holds; send "
       "{} tokens at once (n times the prompts count), or ask for fewer",
       tokens, shown.most(), most);
+}
+
+Status check_answer_logprobs(const SamplingParams& sampling, int choices, const std::vector<int>& lengths,
+                             int context) {
+  if (sampling.logprobs < 0) return {};
+  size_t tokens = 0;
+  for (const int length : lengths) {
+    const int left = std::max(0, context - length);
+    tokens += static_cast<size_t>(sampling.max_tokens < 0 ? left : std::min(left, sampling.max_tokens));
+  }
+  tokens *= static_cast<size_t>(choices);
+  const size_t most = kMostOfAnswers / (static_cast<size_t>(sampling.logprobs) + 1);
+  if (tokens <= most) return {};
+  const size_t answers = lengths.size() * static_cast<size_t>(choices);
+  return error(Code::kInvalidArgument,
+               "log probabilities of {} tokens of answers, which is what may come of {}, with {} likely ones each, are "
+               "more than is kept of what is not streamed; set max_tokens to {} at most, ask for fewer answers or "
+               "likely ones, or stream",
+               tokens, answers, sampling.logprobs, most / answers);
 }
 
 Json prompt_logprobs_json(const Engine& engine, const std::vector<TokenLogprob>& prompt, int top) {

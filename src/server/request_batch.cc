@@ -5,18 +5,12 @@
 #include "server/answer_queue.h"
 
 namespace kvilt::server {
-namespace {
-
-constexpr int kAtOnce = 8;  // in the engine's queue
-
-}  // namespace
 
 ToldWork::End RequestBatch::run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
                                 FunctionRef<void(size_t, const Completion&)> ended, FunctionRef<bool()> listens) {
   AnswerQueue answer(account_, AnswerQueue::Reader::kWhole);
   const size_t count = requests.size();
-  const int places = account_.tenant->max_requests();
-  const size_t at_once = places > 0 ? std::min(kAtOnce, places) : kAtOnce;
+  const size_t at_once = batch_at_once(account_.tenant->max_requests());
   Clock::time_point ended_last{};
   for (size_t over = 0; over < count;) {
     while (static_cast<size_t>(answer.size()) < std::min(count, over + at_once)) {

@@ -3,6 +3,7 @@
 // Threads:    the HTTP thread that answers.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -11,6 +12,13 @@
 #include "server/told_work.h"
 
 namespace kvilt::server {
+
+// How many of them are begun at once, of `places` that the tenant has (0: no limit): half at most, since its questions
+// come in between only where a place is left to them.
+inline size_t batch_at_once(int places) {
+  constexpr int kAtOnce = 8;  // in the engine's queue
+  return static_cast<size_t>(places > 0 ? std::clamp(places / 2, 1, kAtOnce) : kAtOnce);
+}
 
 // For a place in the engine's queue, where others have all of them.
 inline constexpr auto kPlacePatience = std::chrono::seconds(30);

@@ -313,6 +313,10 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
   }
   if (Status few = check_prompt_logprobs(generation.prompt_logprobs, tokens); !few.ok())
     return reply_error(response, api_error(few.error(), prompt_field), job->shape);
+  const int context = call.engine().info().context;
+  if (Status few = check_answer_logprobs(generation.sampling, generation.choices, job->lengths, context);
+      !generation.stream && !few.ok())
+    return reply_error(response, api_error(few.error()), job->shape);
   const auto reader = generation.stream ? AnswerQueue::Reader::kStream : AnswerQueue::Reader::kWhole;
   job->answer = std::make_unique<AnswerQueue>(call.account(), reader);
   begin_record(*job, call);
@@ -517,6 +521,12 @@ Result<Prompt> text_prompt(const Engine& engine, const TextRequest& wanted, size
   return prompt;
 }
 
+// What the context holds of a prompt before its answer. One that may be as long as the context ends with it, as it does
+// behind a short prompt: it needs room for one token.
+int room_for_prompt(int context, int max_tokens) {
+  return context - (max_tokens < context ? std::max(1, max_tokens) : 1);
+}
+
 void completion(const Service& service, const Call& call, httplib::Response& response) {
   auto parsed = parse_completion(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
@@ -534,7 +544,7 @@ void completion(const Service& service, const Call& call, httplib::Response& res
                          api_error(prompt.error(), text.prompts.size() > 1 ? fmt::format("prompt[{}]", i) : "prompt"));
     }
     keep_last(prompt.value().ids, text.last_tokens,
-              call.engine().info().context - std::max(1, job->generation.sampling.max_tokens));
+              room_for_prompt(call.engine().info().context, job->generation.sampling.max_tokens));
     job->prompts.push_back(std::move(prompt.value()));
   }
   text.prompts.clear();

@@ -6,6 +6,7 @@
 #include "server/openai_response.h"
 #include "server/page.html.h"
 #include "server/service.h"
+#include "server/written_list.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -37,17 +38,47 @@ void one_model(const Call& call, httplib::Response& response) {
   reply_json(response, model_of(call));
 }
 
-// llama.cpp's form: {"content"} to {"tokens"}, with_pieces: of objects.
+// As text a token of a list has some 25 bytes; with its own bytes they may be many more, which only sends a short list
+// piece by piece too.
+constexpr size_t kTokenBytes = 25;
+
+constexpr auto kAddId = [](int32_t id, std::string& text) { text += std::to_string(id); };
+
+// llama.cpp's form: {"content"} to {"tokens"}, with_pieces: of objects. Of the body and the text nothing stays.
 void tokenize_content(const Call& call, httplib::Response& response) {
   auto parsed = parse_llama_tokenize(call.body);
   if (!parsed.ok()) return reply_error(response, parsed.error());
-  const LlamaTokenize& wanted = parsed.value();
+  call.body = nullptr;
+  LlamaTokenize& wanted = parsed.value();
   auto ids = call.engine().tokenize(wanted.content, wanted.parse_special, wanted.add_special);
+  std::string().swap(wanted.content);
   if (!ids.ok()) return reply_error(response, api_error(ids.error(), "content"));
-  Json tokens = Json::array();
-  for (const int32_t id : ids.value())
-    tokens.push_back(wanted.with_pieces ? Json{{"id", id}, {"piece", call.engine().token_text(id)}} : Json(id));
-  reply_json(response, {{"tokens", std::move(tokens)}});
+  const size_t bytes = ids.value().size() * kTokenBytes;
+  auto writes = [ids = std::move(ids.value()), engine = call.attached.engine,
+                 pieces = wanted.with_pieces](WriteText write) {
+    const auto add_piece = [&](int32_t id, std::string& text) {
+      text += "{\"id\":" + std::to_string(id) + ",\"piece\":" + quoted(engine->token_text(id)) + '}';
+    };
+    return write("{\"tokens\":") && (pieces ? write_list(ids, add_piece, write) : write_list(ids, kAddId, write)) &&
+           write("}");
+  };
+  reply_written(call.http, response, bytes, std::move(writes));
+}
+
+// The tokens of what /tokenize was sent, of which nothing else stays.
+ApiResult<std::vector<int32_t>> tokens_of(const Service& service, const Call& call, TokenizeRequest& wanted) {
+  if (wanted.chat) {
+    if (auto error = settle_chat(service, call, call.body)) return *error;
+    auto prompt = chat_prompt(service, call, call.body);
+    call.body = nullptr;
+    if (!prompt.ok()) return api_error(prompt.error(), "messages");
+    return std::move(prompt.value().ids);
+  }
+  call.body = nullptr;
+  auto tokens = call.engine().tokenize(wanted.prompt, true, wanted.add_special_tokens);
+  std::string().swap(wanted.prompt);
+  if (!tokens.ok()) return api_error(tokens.error(), "prompt");
+  return std::move(tokens.value());
 }
 
 void tokenize(const Service& service, const Call& call, httplib::Response& response) {
@@ -55,38 +86,34 @@ void tokenize(const Service& service, const Call& call, httplib::Response& respo
     return tokenize_content(call, response);
   auto parsed = parse_tokenize(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
-  const TokenizeRequest& request = parsed.value();
-  if (auto error = check_model(call.attached, request.model)) return reply_error(response, *error);
-  std::vector<int32_t> ids;
-  if (request.chat) {
-    if (auto error = settle_chat(service, call, call.body)) return reply_error(response, *error);
-    auto prompt = chat_prompt(service, call, call.body);
-    if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
-    ids = std::move(prompt.value().ids);
-  } else {
-    auto tokens = call.engine().tokenize(request.prompt, true, request.add_special_tokens);
-    if (!tokens.ok()) return reply_error(response, api_error(tokens.error(), "prompt"));
-    ids = std::move(tokens.value());
-  }
-  Json texts = nullptr;
-  if (request.return_token_strs) {
-    texts = Json::array();
-    for (const int32_t id : ids) texts.push_back(call.engine().token_text(id));
-  }
-  const size_t count = ids.size();
-  reply_json(response, {{"count", count},
-                        {"max_model_len", call.engine().info().context},
-                        {"tokens", std::move(ids)},
-                        {"token_strs", std::move(texts)}});
+  if (auto error = check_model(call.attached, parsed.value().model)) return reply_error(response, *error);
+  auto ids = tokens_of(service, call, parsed.value());
+  if (!ids.ok()) return reply_error(response, ids.error());
+  const size_t bytes = ids.value().size() * kTokenBytes;
+  auto writes = [ids = std::move(ids.value()), engine = call.attached.engine,
+                 texts = parsed.value().return_token_strs](WriteText write) {
+    const auto add_text = [&](int32_t id, std::string& text) { text += quoted(engine->token_text(id)); };
+    const std::string head = "{\"count\":" + std::to_string(ids.size()) +
+                             ",\"max_model_len\":" + std::to_string(engine->info().context) + ",\"tokens\":";
+    return write(head) && write_list(ids, kAddId, write) && write(",\"token_strs\":") &&
+           (texts ? write_list(ids, add_text, write) : write("null")) && write("}");
+  };
+  reply_written(call.http, response, bytes, std::move(writes));
 }
 
 void detokenize(const Call& call, httplib::Response& response) {
   auto parsed = parse_detokenize(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   if (auto error = check_model(call.attached, parsed.value().model)) return reply_error(response, *error);
+  call.body = nullptr;
   auto text = call.engine().detokenize(parsed.value().tokens);
   if (!text.ok()) return reply_error(response, api_error(text.error(), "tokens"));
-  reply_json(response, {{"prompt", text.value()}, {"content", text.value()}});
+  std::string said = std::move(text.value());
+  const size_t bytes = 2 * said.size();
+  reply_written(call.http, response, bytes, [said = std::move(said)](WriteText write) {
+    return write("{\"prompt\":") && write_string(said, write) && write(",\"content\":") && write_string(said, write) &&
+           write("}");
+  });
 }
 
 // vLLM's: what a client needs beside /tokenize and /detokenize. A model without a token has null there, as its files do.

@@ -112,7 +112,8 @@ void apply_template(const Service& service, const Call& call, httplib::Response&
   reply_json(response, {{"prompt", text.value()}});
 }
 
-void props(const Call& call, httplib::Response& response) {
+// Of several tenants none is told how many requests of the others run.
+void props(const Service& service, const Call& call, httplib::Response& response) {
   const ModelInfo& info = call.engine().info();
   Json settings = {{"id", 0}, {"id_task", -1}, {"n_ctx", info.context}, {"is_processing", false}};
   SamplingParams usual;
@@ -120,7 +121,7 @@ void props(const Call& call, httplib::Response& response) {
   usual.seed = call.attached.seed;
   settings["params"] = settings_of(usual);
   reply_json(response, {{"default_generation_settings", std::move(settings)},
-                        {"total_slots", call.engine().stats().running + 1},
+                        {"total_slots", service.tenants().several() ? 1 : call.engine().stats().running + 1},
                         {"model_alias", call.attached.model},
                         {"model_path", info.name},
                         {"chat_template", info.chat_template},
@@ -148,7 +149,7 @@ void add_llama_routes(Service& service) {
   for (const char* path : {"/completion", "/completions"}) service.post(path, with_service(llama_completion));
   service.post("/infill", with_service(infill));
   service.post("/apply-template", with_service(apply_template));
-  service.get("/props", props);
+  service.get("/props", with_service(props));
   service.get("/slots", slots);
   if (service.tenants().several()) service.for_admins("/slots");
 }

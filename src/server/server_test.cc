@@ -206,6 +206,30 @@ TEST(ServerTest, PromptLogprobsAreAList) {
   EXPECT_NE(error["message"].get<std::string>().find("12483 tokens at once"), std::string::npos) << error;
 }
 
+// Where nothing is streamed, an answer's are kept until it is whole.
+TEST(ServerTest, LogprobsOfWholeAnswersAreBounded) {
+  FakeOptions long_context;
+  long_context.context = 32768;
+  LiveServer running(long_context);
+  const auto chat = [](const std::string& more) {
+    return R"({"messages": [{"role": "user", "content": "hi"}], "logprobs": true, "top_logprobs": 20)" + more + "}";
+  };
+  const char* path = "/v1/chat/completions";
+  EXPECT_EQ(running.post(path, chat(""))->status, 200) << "clients seldom say max_tokens";
+  EXPECT_EQ(running.post(path, chat(R"(, "n": 6)"))->status, 200);
+  const std::string why = error_of(running.post(path, chat(R"(, "n": 7)"))).value("message", "");
+  EXPECT_NE(why.find("set max_tokens to 28532 at most, ask for fewer answers or likely ones, or stream"),
+            std::string::npos)
+      << why;
+  EXPECT_EQ(running.post(path, chat(R"(, "n": 7, "max_tokens": 28532)"))->status, 200);
+  EXPECT_EQ(running.post(path, chat(R"(, "n": 7, "max_tokens": 28533)"))->status, 400);
+  EXPECT_EQ(running.post(path, chat(R"(, "n": 7, "stream": true)"))->status, 200) << "they leave as they come";
+  EXPECT_EQ(running.post(path, R"({"messages": [{"role": "user", "content": "hi"}], "n": 7})")->status, 200) << "power";
+  Json several{{"prompt", Json::array()}, {"logprobs", 20}, {"n", 16}, {"max_tokens", 1000}};
+  for (int i = 0; i < 16; ++i) several["prompt"].push_back("x");
+  EXPECT_EQ(running.post("/v1/completions", several.dump())->status, 400) << "prompts count too";
+}
+
 // llama.cpp's clients leave out /v1.
 TEST(ServerTest, RoutesWithoutTheirVersion) {
   LiveServer running;

@@ -86,6 +86,11 @@ void reply_events(const httplib::Request& request, httplib::Response& response,
                   std::function<bool(httplib::DataSink&)> send) {
   response.set_header("Cache-Control", "no-cache");
   response.set_header("X-Accel-Buffering", "no");
+  reply_pieces(request, response, "text/event-stream", std::move(send));
+}
+
+void reply_pieces(const httplib::Request& request, httplib::Response& response, const char* type,
+                  std::function<bool(httplib::DataSink&)> send) {
   // One call writes the whole stream: httplib asks between calls whether the server stops, and would cut it off.
   const auto provider = [send = std::move(send)](size_t, httplib::DataSink& sink) {
     const bool whole = send(sink);
@@ -98,9 +103,9 @@ void reply_events(const httplib::Request& request, httplib::Response& response,
   };
   if (request.version == "HTTP/1.0") {  // has no chunks: the end of the connection ends the stream
     Connection::current()->close_after_response();
-    response.set_content_provider("text/event-stream", provider);
+    response.set_content_provider(type, provider);
   } else {
-    response.set_chunked_content_provider("text/event-stream", provider);
+    response.set_chunked_content_provider(type, provider);
   }
 }
 
@@ -235,10 +240,19 @@ void Service::install_hooks() {
     reply_error(response, {500, "internal error: see the server's log", "", "internal_error"}, shape_of(request.path));
     Connection::current()->close_after_response();
   });
+  // Before the first byte: who reads the answer finds it counted.
+  http_.set_post_routing_handler(
+      [this](const httplib::Request&, httplib::Response& response) { count_refused(response.status); });
   http_.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
     attached().metrics->count_response(response.status);
     spdlog::debug("{} {} {}", request.method, logged_path(request), response.status);
   });
+}
+
+void Service::count_refused(int status) const {
+  if (status != 429) return;
+  const Caller* from = tenants_.caller(Connection::current()->verdict().authorization);
+  if (from) from->tenant->count_refused();
 }
 
 // A path may hold names that a client chose.

@@ -94,6 +94,8 @@ class Service {
   RequestLog& requests() const { return *requests_; }
   PartOrders& orders() const { return *orders_; }
   const Json& template_words() const { return *template_words_; }  // an object; of ServerOptions::chat_template_kwargs
+  // What this thread's client is answered: each 429 is counted, once, where it is sent.
+  void count_refused(int status) const;
   // For what a route takes apart besides its body. Waits; false: others took too long, or the client is gone.
   bool take_room_for(const Call& call, size_t more) const;
   // For what is taken apart by itself. Waits; nullopt: as above.
@@ -149,6 +151,9 @@ void reply_json(httplib::Response& response, const Json& json);
 void reply_error(httplib::Response& response, const ApiError& error, ApiShape shape = ApiShape::kOpenAi);
 // The client left: nobody reads it; the log and the metrics do.
 void reply_gone(httplib::Response& response);
+// Written piece by piece, and never in memory as a whole, however slowly its client reads. send: as of reply_events.
+void reply_pieces(const httplib::Request& request, httplib::Response& response, const char* type,
+                  std::function<bool(httplib::DataSink&)> send);
 // A stream of server-sent events. send: writes all of it; false: the client is gone.
 void reply_events(const httplib::Request& request, httplib::Response& response,
                   std::function<bool(httplib::DataSink&)> send);

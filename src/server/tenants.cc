@@ -48,7 +48,6 @@ Result<std::vector<Tenant::Place>> Tenant::enter(const std::shared_ptr<Tenant>& 
     for (int i = 0; i < count; ++i) places.push_back(Place(tenant));
     return places;
   }
-  ++t.refused_;
   if (count > most) {
     return error(Code::kInvalidArgument,
                  "{} answers are asked for at once; this key's tenant may have {} being made or waiting: ask for fewer",
@@ -77,7 +76,6 @@ Status Tenant::arrive(Clock::time_point now) {
     left_ -= 1;
     return {};
   }
-  ++refused_;
   return error(Code::kOverLimit, "this key's tenant may send {} requests a minute: try again soon",
                requests_per_minute_);
 }

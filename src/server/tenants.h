@@ -58,11 +58,13 @@ class Tenant {
 
   struct Counts {
     int running = 0;                                        // answers that are made or wait
-    uint64_t requests = 0, refused = 0;                     // refused: for a limit of this tenant
+    uint64_t requests = 0, refused = 0;                     // refused: answered with a 429
     uint64_t prompt_tokens = 0, cached = 0, generated = 0;  // of answers that have ended; cached: prefix and reused
   };
   Counts counts() const;
   void count(const Completion& completion);
+  // One was answered with a 429. Not where a place was not free: who waits for one may get it.
+  void count_refused() { ++refused_; }
 
  private:
   const std::string name_;

@@ -62,7 +62,7 @@ TEST(Tenants, PlacesComeBack) {
     ASSERT_FALSE(third.ok());
     EXPECT_EQ(third.error().code, Code::kOverLimit);
     EXPECT_EQ(tenant->counts().running, 2);
-    EXPECT_EQ(tenant->counts().refused, 1u);
+    EXPECT_EQ(tenant->counts().refused, 0u) << "who waits for a place may get it";
   }
   EXPECT_EQ(tenant->counts().running, 1);
   EXPECT_TRUE(Tenant::enter(tenant).ok());
@@ -84,7 +84,7 @@ TEST(Tenants, SeveralPlacesOrNone) {
     const auto four = Tenant::enter(tenant, 4);
     ASSERT_FALSE(four.ok());
     EXPECT_EQ(four.error().code, Code::kInvalidArgument) << "these never fit";
-    EXPECT_EQ(tenant->counts().refused, 2u);
+    EXPECT_EQ(tenant->counts().refused, 0u);
   }
   EXPECT_EQ(tenant->counts().running, 0);
   EXPECT_TRUE(Tenant::enter(tenant, 3).ok()) << "power";
@@ -157,7 +157,95 @@ TEST(TenantsOverHttp, LimitsAreTheTenantsOwn) {
   const Json all = Json::parse(running.client().Get("/v1/tenants", with_key("red's admin"))->body)["data"];
   EXPECT_EQ(all[0]["requests"], 3);
   EXPECT_EQ(all[0]["refused"], 1);
+  EXPECT_EQ(all[1]["refused"], 1);
   EXPECT_EQ(all[1]["running"], 1);
+}
+
+// A batch takes half of its tenant's places: questions find one meanwhile.
+TEST(TenantsOverHttp, ABatchLeavesPlacesToQuestions) {
+  ServerOptions options = two_tenants();
+  options.tenants[1].max_requests = 4;
+  LiveServer running({}, options);
+  running.engine->hold(true);
+  std::thread batch([&] {
+    const auto reply = running.post("/v1/embeddings", R"({"input": ["a", "b", "c", "d", "e", "f", "g", "h"]})",
+                                    with_key("blue's key"));
+    EXPECT_EQ(reply->status, 200) << reply->body;
+  });
+  EXPECT_TRUE(eventually([&] { return running.engine->stats().waiting >= 2; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(120));  // it looks for more places a few times
+  EXPECT_EQ(running.engine->stats().waiting, 2);
+  std::thread question([&] {
+    const auto reply = running.post("/v1/completions", R"({"prompt": "x"})", with_key("blue's key"));
+    EXPECT_EQ(reply->status, 200) << reply->body;
+  });
+  EXPECT_TRUE(eventually([&] { return running.engine->stats().waiting == 3; }));
+  running.engine->hold(false);
+  batch.join();
+  question.join();
+}
+
+// One whose tenants have a share of its queue, which is used up.
+class FullEngine : public FakeEngine {
+ public:
+  Result<std::vector<RequestId>> submit_all(std::vector<Submission> several) override {
+    if (full) return Error{Code::kOverLimit, "the places left are for others too"};
+    return FakeEngine::submit_all(std::move(several));
+  }
+  std::atomic<bool> full{true};
+};
+
+TEST(TenantsOverHttp, WhatWasRefusedIsWhatWasAnsweredSo) {
+  ServerOptions options = two_tenants();
+  options.tenants[1].max_requests = 4;
+  LiveServer running({}, options, false);
+  const auto engine = std::make_shared<FullEngine>();
+  running.server->attach(engine);
+  const auto refused = [&](size_t tenant) {
+    const auto reply = running.client().Get("/v1/tenants", with_key("red's admin"));
+    return Json::parse(reply->body)["data"][tenant]["refused"].get<int>();
+  };
+  const auto ask = [&](const char* key, const char* body = R"({"prompt": "x"})") {
+    return running.post("/v1/completions", body, with_key(key))->status;
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask("red's key"), 429);
+  EXPECT_EQ(refused(0), 3) << "for want of room in the queue all share";
+  engine->full = false;
+  engine->hold(true);
+  std::thread question([&] { EXPECT_EQ(ask("blue's key", R"({"prompt": "x", "n": 3})"), 200); });
+  EXPECT_TRUE(eventually([&] { return engine->stats().waiting == 3; }));
+  std::thread batch([&] {
+    const auto reply = running.post("/v1/embeddings", R"({"input": ["a", "b"]})", with_key("blue's key"));
+    EXPECT_EQ(reply->status, 200) << reply->body;
+  });
+  EXPECT_TRUE(eventually([&] { return engine->stats().waiting == 4; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // it asks for its second place again and again
+  EXPECT_EQ(refused(1), 0) << "nobody was told so";
+  EXPECT_EQ(ask("blue's key"), 429);
+  EXPECT_EQ(refused(1), 1) << "power";
+  engine->hold(false);
+  question.join();
+  batch.join();
+  EXPECT_EQ(refused(1), 1);
+}
+
+// How many requests all have running is told to admins, by /slots.
+TEST(TenantsOverHttp, NoneIsToldHowMuchOthersRun) {
+  FakeOptions slow;
+  slow.seconds_per_token = 0.005;
+  LiveServer several(slow, two_tenants()), one(slow);
+  const auto slots = [](const LiveServer& running) {
+    const std::string body = R"({"prompt": "x", "max_tokens": 2000})";
+    RawClient client(running.server->port());
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer red's key\r\nContent-Length: " +
+                std::to_string(body.size()) + "\r\n\r\n" + body);
+    EXPECT_TRUE(eventually([&] { return running.engine->stats().running == 1; }));
+    const auto props = running.client().Get("/props", with_key("blue's key"));
+    EXPECT_EQ(running.engine->stats().running, 1);
+    return Json::parse(props->body)["total_slots"].get<int>();
+  };
+  EXPECT_EQ(slots(several), 1);
+  EXPECT_EQ(slots(one), 2) << "power: who is alone is told";
 }
 
 // Of `n` answers all are begun, or none: what was computed of some would be computed anew at each try.

@@ -17,7 +17,9 @@ bool wants_events(const httplib::Request& request) {
 }
 
 // False: the client is gone.
-bool send_events(ToldWork& work, httplib::DataSink& sink, Clock::duration ping_every) {
+bool send_events(const Service& service, ToldWork& work, httplib::DataSink& sink) {
+  const auto ping_every =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(service.options().ping_s));
   Clock::time_point wrote = Clock::now();
   const auto write = [&](std::string_view text) {
     wrote = Clock::now();
@@ -31,6 +33,7 @@ bool send_events(ToldWork& work, httplib::DataSink& sink, Clock::duration ping_e
     case ToldWork::End::kGone:
       return false;
     case ToldWork::End::kFailed:
+      service.count_refused(work.error().status);
       return write("data: " + error_body(work.error()) + "\n\n") && write(kSseDone);
     case ToldWork::End::kDone:
       return write(sse_event(work.summary())) && write(kSseDone);
@@ -43,9 +46,8 @@ bool send_events(ToldWork& work, httplib::DataSink& sink, Clock::duration ping_e
 void answer_work(const Service& service, const httplib::Request& request, httplib::Response& response,
                  std::shared_ptr<ToldWork> work) {
   if (wants_events(request)) {
-    const std::chrono::duration<double> ping_every(service.options().ping_s);
-    return reply_events(request, response, [work = std::move(work), ping_every](httplib::DataSink& sink) {
-      return send_events(*work, sink, std::chrono::duration_cast<Clock::duration>(ping_every));
+    return reply_events(request, response, [work = std::move(work), &service](httplib::DataSink& sink) {
+      return send_events(service, *work, sink);
     });
   }
   switch (work->run([](const std::string&) { return true; })) {
