@@ -240,6 +240,9 @@ TEST_F(ForcedCalls, StrictToolsAreHeldHoweverTheyAreWritten) {
     for (const char* text : {"It rains {so}.", "<b>It</b>", "<tool>?", "<<tool!", "<tool_<tool_calls> it", "`{`"})
       EXPECT_TRUE(takes(grammar, text)) << text;
     EXPECT_TRUE(takes(grammar, "<to. " + marked));
+    for (const char* text : {" It rains.", "\n\n\n\n\tIt", "\r\n\n", " "}) EXPECT_TRUE(takes(grammar, text)) << text;
+    EXPECT_TRUE(takes(grammar, "\n\n\n\n " + marked));
+    EXPECT_FALSE(opens(grammar, "\n\n\n\n " + wrong));
     for (const std::string& text : {"<<tool_call>" + wrong, "<tool<tool_call>" + wrong})
       EXPECT_FALSE(opens(grammar, text)) << text;
     const AnswerSyntax& tags = families.at("Qwen3-Coder").syntax;
@@ -301,7 +304,7 @@ TEST_F(ForcedCalls, WhatCannotBeHeldBetweenTagsIsRefused) {
       {R"({"type": "object", "properties": {"a>b": {}}})", "'a>b'"},
       {R"({"type": "object", "properties": {" k ": {}}})", "' k '"},
       {R"({"type": "object", "properties": {"a": {"enum": ["x", "y\n</parameter>z"]}}})", "parameter 'a': 'y"},
-      {R"({"type": "object", "properties": {"a": {"enum": [" x"]}}})", "parameter 'a': ' x'"},
+      {R"({"type": "object", "properties": {"a": {"enum": [""]}}})", "parameter 'a': ''"},
       {R"({"type": "object", "properties": {"a": {"type": "integer", "enum": ["x", "y"]}}})", "parameter 'a'"},
       {R"({"type": "object", "properties": {"a": false}, "required": ["a"]})", "parameter 'a'"}};
   for (const auto& [parameters, why] : refused) {
@@ -312,7 +315,8 @@ TEST_F(ForcedCalls, WhatCannotBeHeldBetweenTagsIsRefused) {
   for (const std::string& fine :
        {"{" + a + R"(, "required": ["a"], "additionalProperties": false, "minProperties": 1, "maxProperties": 2})",
         "{" + a + R"(, "title": "F", "description": "d", "$schema": "s", "$defs": {}, "minLength": 3})",
-        std::string(R"({"properties": {"a": false, "b": {"type": ["string", "null"], "enum": ["x y", "z\nz"]}}})")})
+        std::string(
+            R"({"properties": {"a": false, "b": {"type": ["string", "null"], "enum": ["x y", " z\nz", "\t"]}}})")})
     EXPECT_EQ(told(fine), "");
 }
 

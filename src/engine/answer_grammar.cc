@@ -26,6 +26,8 @@ constexpr const char* kIdPattern = "[a-zA-Z0-9]{9}";
 // The parameter of a tool whose input is a text.
 constexpr const char* kInput = "input";
 
+constexpr std::string_view kSpace = " \n\r\t";
+
 // Words of a schema that say what kind of value it is.
 constexpr const char* kSaysWhat[] = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
 
@@ -140,14 +142,17 @@ class CarriedSchemas {
   size_t carried_ = 0;  // bytes
 };
 
-// Whether a name or a word stays what it is between tags: without space around it, which the reader passes over, and
-// without what ends it.
-bool stays_between_tags(std::string_view text, std::string_view end) {
-  constexpr std::string_view kSpace = " \n\r\t";
+// Whether the text holds the first tag of what would end it.
+bool has_tag(std::string_view text, std::string_view end) {
   end.remove_prefix(std::min(end.find_first_not_of(kSpace), end.size()));
   if (const size_t tag = end.find_first_of(">]"); tag != std::string_view::npos) end = end.substr(0, tag + 1);
-  return !text.empty() && text.find_first_not_of(kSpace) == 0 && text.find_last_not_of(kSpace) + 1 == text.size() &&
-         (end.empty() || text.find(end) == std::string_view::npos);
+  return !end.empty() && text.find(end) != std::string_view::npos;
+}
+
+// Whether a parameter's name stays what it is: the reader passes over space around it.
+bool stays_a_name(std::string_view name, std::string_view end) {
+  return !name.empty() && name.find_first_not_of(kSpace) == 0 && name.find_last_not_of(kSpace) + 1 == name.size() &&
+         !has_tag(name, end);
 }
 
 // One parameter, `whose`, between its tags. Of a string's schema const and enum are held to, its length and pattern are
@@ -162,14 +167,15 @@ Result<GrammarPart> tagged_value(const CallSyntax& c, const std::string& whose, 
   if (plain) {
     Parts words;
     for (const Json& value : schema.contains("const") ? Json::array({schema["const"]}) : schema["enum"]) {
-      if (!stays_between_tags(value.get_ref<const std::string&>(), c.value_end)) {
+      const std::string& one = value.get_ref<const std::string&>();
+      if (one.empty() || has_tag(one, c.value_end)) {
         return error(
             Code::kInvalidArgument,
             "{}: '{}' in its enum is not supported: this model writes calls between tags, where such a word is "
             "not told from what ends it",
-            whose, short_text(value.get_ref<const std::string&>()));
+            whose, short_text(one));
       }
-      words.push_back(GrammarPart::word(value.get_ref<const std::string&>()));
+      words.push_back(GrammarPart::word(one));
     }
     if (words.empty()) return error(Code::kInvalidArgument, "{}: its enum is empty", whose);
     out.push_back(GrammarPart::one_of(words));
@@ -210,7 +216,7 @@ Status check_tagged(const CallSyntax& c, const std::string& name, const Json& sc
       return wrong(fmt::format("{} is required and not among its properties", short_text(key.dump())));
   }
   for (const auto& [key, unused] : properties.items()) {
-    if (!stays_between_tags(key, c.key_end))
+    if (!stays_a_name(key, c.key_end))
       return wrong(fmt::format("a parameter by the name '{}' is not supported", short_text(key)));
   }
   return {};
@@ -305,10 +311,10 @@ Result<GrammarPart> inner_calls(const CallSyntax& c, const Constraint& constrain
 
 // The words before a call up to their first tag, and what is behind it: a model may write other space between them.
 std::pair<std::string, std::string> first_tag_of(const std::string& begin) {
-  const size_t end = begin.find_first_of(" \n\r\t");
+  const size_t end = begin.find_first_of(kSpace);
   const bool is_tag = end != std::string::npos && end > 0 && (begin[end - 1] == '>' || begin[end - 1] == ']');
   if (!is_tag) return {begin, ""};
-  const size_t rest = begin.find_first_not_of(" \n\r\t", end);
+  const size_t rest = begin.find_first_not_of(kSpace, end);
   return {begin.substr(0, end), rest == std::string::npos ? "" : begin.substr(rest)};
 }
 
@@ -323,19 +329,25 @@ Result<GrammarPart> text_and_calls(const CallSyntax& c, const Constraint& constr
     inner = GrammarPart::sequence(behind);
   }
   const GrammarPart free = GrammarPart::text_with(begin, inner, c.end, constraint.one_call);
-  constexpr std::string_view kNotText = "{ \n\r\t";  // the reader passes over space
+  constexpr std::string_view kNotText = "{ \n\r\t";  // space comes before all of them, as the reader passes over it
   if (c.form != CallSyntax::Form::kObject || kNotText.find(begin[0]) != std::string_view::npos) return free;
   CharSet never;
   for (const char sign : kNotText) never.add(sign, sign);
   const GrammarPart start = GrammarPart::ebnf(text_start_to_ebnf(begin, never));
   KVILT_ASSIGN(GrammarPart bare, inner_calls(c, constraint, true));
-  Parts called;
-  add_word(begin, called);
-  called.push_back(std::move(inner));
-  add_word(c.end, called);
-  if (!constraint.one_call) called.push_back(free);
-  return GrammarPart::maybe(
-      GrammarPart::one_of({std::move(bare), GrammarPart::sequence(called), GrammarPart::sequence({start, free})}));
+  Parts marked;
+  add_word(begin, marked);
+  marked.push_back(std::move(inner));
+  add_word(c.end, marked);
+  const GrammarPart called = GrammarPart::sequence(marked);
+  Parts ways{std::move(bare)};  // as few copies of the schemas as can be
+  if (constraint.one_call) {
+    ways.push_back(called);
+    ways.push_back(GrammarPart::sequence({start, free}));
+  } else {
+    ways.push_back(GrammarPart::sequence({GrammarPart::one_of({called, start}), free}));
+  }
+  return GrammarPart::sequence({GrammarPart::regex("[ \\n\\r\\t]*"), GrammarPart::maybe(GrammarPart::one_of(ways))});
 }
 
 Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {

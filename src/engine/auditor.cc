@@ -62,6 +62,11 @@ std::unique_ptr<Sequence> Auditor::start() {
   return s;
 }
 
+void Auditor::no_context() {
+  contexts_.forget(context_of(*record_));
+  record_->seasoned = 0;
+}
+
 void Auditor::seasoned() { record_->seasoned = 0; }
 
 void Auditor::clear() {

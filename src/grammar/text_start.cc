@@ -49,7 +49,8 @@ std::string text_start_to_ebnf(std::string_view word, const CharSet& never) {
       const size_t next = after(characters, have, c);
       if (next == 0) continue;  // as any other character
       taken.add(c, c);
-      if (next < characters.size()) rules += fmt::format("{} {} | ", CharSet(c, c).to_ebnf(Spelling::kPlain), name_of(next));
+      if (next < characters.size())
+        rules += fmt::format("{} {} | ", CharSet(c, c).to_ebnf(Spelling::kPlain), name_of(next));
     }
     out += fmt::format("{} ::= {}{}\n", name_of(have), rules, taken.others().to_ebnf(Spelling::kPlain));
   }

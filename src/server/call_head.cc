@@ -190,8 +190,9 @@ CallHead CallHeads::read_named(std::string_view text, bool known_only) const {
     at += here.full() ? here.size : 0;
     return here.full() ? Verdict::kYes : here.partial() ? Verdict::kMore : Verdict::kNo;
   };
-  if (const Verdict here = word(head.name, syntax_.after_name); here != Verdict::kYes)
-    return here == Verdict::kMore ? undecided() : CallHead{};
+  head.verdict = word(head.name, syntax_.after_name);
+  if (head.verdict != Verdict::kYes) return head.verdict == Verdict::kMore ? head : CallHead{};
+  head.verdict = Verdict::kNo;
   if (known_only && !knows_tool(head.name)) return {};
   if (syntax_.has_id) {
     head.verdict = word(head.id, syntax_.after_id);

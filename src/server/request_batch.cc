@@ -26,7 +26,9 @@ ToldWork::End RequestBatch::run(std::vector<Request> requests, FunctionRef<std::
     if (Connection::current()->peer_gone()) return ToldWork::End::kGone;
     if (event && event->end) {
       const auto index = static_cast<size_t>(event->choice);
-      if (event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled) {
+      const std::optional<Error>& why = event->end->error;
+      const bool passed_over = goes_on_ && why && why->code == Code::kExhausted;
+      if ((event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled) && !passed_over) {
         const Error stopped{Code::kUnavailable, "the server is shutting down"};
         return refuse(event->end->error.value_or(stopped), name(index));
       }

@@ -37,12 +37,15 @@ class RequestBatch {
   ToldWork::End run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
                     FunctionRef<void(size_t, const Completion&)> ended, FunctionRef<bool()> listens);
   const ApiError& error() const { return error_; }  // REQUIRES: kFailed
+  // From now on an end for which the pool had no room is an end as others are.
+  void go_on_without_room() { goes_on_ = true; }
 
  private:
   ToldWork::End refuse(const Error& error, const std::string& name);
 
   const AnswerQueue::Account account_;
   ApiError error_;
+  bool goes_on_ = false;
 };
 
 // The same for a route that tells nothing meanwhile. False: the response says why it did not come to all ends.

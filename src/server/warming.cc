@@ -71,6 +71,7 @@ ToldWork::End Warming::season(const Tell& tell) {
   const int context = season_context(info.context, pool);
   const auto name = [](size_t) { return std::string("kvilt.season"); };
   const Clock::time_point begun = Clock::now();
+  batch_.go_on_without_room();
   std::mt19937_64 rng(std::random_device{}());
   SeasonOrders orders(prompts_.size());
   std::vector<size_t> order = orders.as_they_came();
@@ -83,7 +84,7 @@ ToldWork::End Warming::season(const Tell& tell) {
     size_t missing = requests.size();
     std::string news;
     const auto add = [&](size_t i, const Completion& end) {
-      ++contexts_.passes;
+      contexts_.passes += end.finish == Finish::kError ? 0 : 1;  // without room nothing is added
       contexts_.tokens += end.usage.fresh;
       contexts_.seconds = std::chrono::duration<double>(Clock::now() - begun).count();
       const size_t documents = std::min(sets[i].documents.size(), end.contexts.size());
