@@ -201,7 +201,9 @@ Status check_tagged(const CallSyntax& c, const std::string& name, const Json& sc
   const Json properties = schema.value("properties", Json::object()),
              required = schema.value("required", Json::array());
   if (!properties.is_object()) return error(Code::kInvalidArgument, "tool '{}': properties must be an object", name);
-  for (const auto& [word, value] : schema.items()) {
+  for (const auto& one : schema.items()) {
+    const std::string& word = one.key();
+    const Json& value = one.value();
     const bool of_others = std::ranges::any_of(typed(), [&](const Typed& of) {
       return of.type != std::string_view("object") && std::ranges::find(of.keywords, word) != of.keywords.end();
     });
