@@ -269,7 +269,6 @@ class ContentCache {
   int season(const Own& own, const TokenMark& mark, ThreadPool& pool, int most);
   std::optional<PinnedPages> pinned_mean(std::span<const int32_t> tokens, DomainId seasoned) const;
   std::vector<SegmentId> parts_of_mean(std::span<const int32_t> tokens, DomainId seasoned) const;
-  int64_t pages_of(int32_t tokens) const;
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;
   std::vector<Piece> find_pieces(const Search& search) const;

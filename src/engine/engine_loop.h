@@ -118,6 +118,7 @@ class EngineLoop {
   void close(std::unique_ptr<Sequence> sequence);
   void fail_for_memory(Sequence& sequence);
   void fail_for_room(Sequence& sequence);
+  Admission plan(Sequence& sequence);
   void unless_memory_ends(FunctionRef<void()> work);
   void attach_stores();
   bool reads() const;

@@ -9,6 +9,7 @@
 
 #include "engine/content_cache.h"
 #include "engine/piece_lists.h"
+#include "kv/kv_rows.h"
 #include "kv/mean_kv.h"
 
 namespace kvilt {
@@ -84,11 +85,6 @@ std::vector<LacksContexts> ContentCache::without_contexts(std::span<const int32_
   return out;
 }
 
-int64_t ContentCache::pages_of(int32_t tokens) const {
-  const KvShape& shape = store_.shape();
-  return int64_t{shape.L} * shape.G * ((tokens + shape.P - 1) / shape.P);
-}
-
 // They are made one after the other, and each takes the place of the old one.
 ContentCache::MeansToMake ContentCache::means_to_make(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
                                                       DomainId seasoned) const {
@@ -98,11 +94,12 @@ ContentCache::MeansToMake ContentCache::means_to_make(std::span<const int32_t> p
     const int32_t size = mark.end - mark.begin;
     if (size < min_segment_) continue;
     auto old = pinned_mean(prompt.subspan(mark.begin, size), seasoned);
-    more += pages_of(size);
+    const int64_t pages = pages_for_rows(store_, {0, size});
+    more += pages;
     out.pages = std::max(out.pages, more);
     if (!old) continue;
     out.old.push_back(*std::move(old));
-    more -= pages_of(size);
+    more -= pages;
   }
   return out;
 }
@@ -128,8 +125,8 @@ std::vector<int> ContentCache::season(const Own& own, ThreadPool& pool, int most
   std::vector<int> out(own.marks.size());
   const bool exact = own.layout.exact_end() == own.layout.prompt_len && own.exact.pos >= own.layout.prefix;
   if (!exact || !own.kv.whole()) return out;
-  std::vector<std::optional<PinnedPages>> stay(
-      out.size());  // none of these makes room for another: the old, then the new
+  // None of these makes room for another: the old means, then the new ones.
+  std::vector<std::optional<PinnedPages>> stay(out.size());
   const auto pin = [&](size_t i) {
     const TokenMark& mark = own.marks[i];
     const auto tokens = own.tokens.subspan(mark.begin, mark.end - mark.begin);
@@ -140,13 +137,13 @@ std::vector<int> ContentCache::season(const Own& own, ThreadPool& pool, int most
     const TokenMark& mark = own.marks[i];
     if (mark.end - mark.begin < min_segment_ || !own.kv.owns({mark.begin, mark.end})) continue;
     out[i] = season(own, mark, pool, most);
-    pin(i);
+    if (out[i] > 0) pin(i);
   }
   return out;
 }
 
-// Over how many contexts the mark's mean is with this one; 0: it was not added. Nothing that somebody
-// asked to be kept makes room for it. REQUIRES: the old mean is pinned.
+// Over how many contexts the mark's mean is with this one; 0: it was not added. Nothing that somebody asked to be
+// kept makes room for it. REQUIRES: the old mean is pinned.
 int ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool, int most) {
   const Run run{mark.begin, mark.end}, whole{0, run.size()};
   const auto tokens = own.tokens.subspan(run.begin, run.size());
@@ -159,7 +156,7 @@ int ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool
   parts.push_back({now.get(), run});
   if (old) parts[0].weight = static_cast<float>(contexts) / static_cast<float>(contexts + 1);
   parts.back().weight = 1 / static_cast<float>(contexts + 1);
-  if (!make_room(pages_of(run.size()), own.kv.owner(), Reach::kOrdinary)) return 0;
+  if (!make_room(pages_for_rows(store_, run), own.kv.owner(), Reach::kOrdinary)) return 0;
   const std::vector<SegmentId> replaced = old ? std::vector{old->id} : parts_of_mean(tokens, own.domains.seasoned);
   const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
   mean->give_to(own.kv.owner());

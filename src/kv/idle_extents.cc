@@ -108,49 +108,51 @@ Extent* IdleExtents::next_of(const Line& line) const {
   return next_frozen(line);
 }
 
+int64_t IdleExtents::Line::pages(Reach reach) const { return reach == Reach::kAll ? idle : idle - pinned - frozen; }
+
 int64_t IdleExtents::pages(OwnerId wanted_by, Reach reach) const {
   if (reach == Reach::kAll) return idle_;
   const Line& own = lines_[owners_[wanted_by].line];
-  int64_t out = own.ordinary_pages();
+  int64_t out = own.pages(reach);
   for (const Line& line : lines_) {
-    if (&line != &own) out += std::clamp<int64_t>(line.held - line.share, 0, line.ordinary_pages());
+    if (&line != &own) out += std::clamp<int64_t>(line.held - line.share, 0, line.pages(reach));
   }
   return out;
 }
 
-// Of the line that is furthest beyond its share; else of the owner's own.
-Extent* IdleExtents::next_ordinary(OwnerId wanted_by) const {
-  const Line* from = &lines_[owners_[wanted_by].line];
+// Of those that have anything within reach the line that is furthest beyond its share; null: none is beyond.
+const IdleExtents::Line* IdleExtents::furthest_beyond(Reach reach) const {
   int64_t most_beyond = 0;
+  const Line* out = nullptr;
   for (const Line& line : lines_) {
-    if (line.ordinary_pages() == 0 || line.held - line.share <= most_beyond) continue;
+    if (line.pages(reach) == 0 || line.held - line.share <= most_beyond) continue;
     most_beyond = line.held - line.share;
-    from = &line;
+    out = &line;
   }
-  return from->next_ordinary();
+  return out;
+}
+
+// Of those that have anything.
+const IdleExtents::Line* IdleExtents::fullest() const {
+  const auto fill = [](const Line& line) {
+    return static_cast<double>(line.held) / static_cast<double>(std::max<int64_t>(1, line.share));
+  };
+  const Line* out = nullptr;
+  for (const Line& line : lines_) {
+    if (line.idle > 0 && (!out || fill(line) > fill(*out))) out = &line;
+  }
+  return out;
 }
 
 // Where nobody holds more than its share and yet there is no room, it is the asking owner that is about to: the shares
 // make up the pool. If it has nothing that waits, what it runs goes before what others only keep.
 Extent* IdleExtents::next(OwnerId wanted_by, Reach reach) const {
-  if (reach == Reach::kOrdinary) return next_ordinary(wanted_by);
   const Line& own = lines_[owners_[wanted_by].line];
-  const Line* from = own.idle > 0 ? &own : nullptr;
-  int64_t most_beyond = 0;
-  const Line* fullest = nullptr;
-  const auto fill = [](const Line& line) {
-    return static_cast<double>(line.held) / static_cast<double>(std::max<int64_t>(1, line.share));
-  };
-  for (const Line& line : lines_) {
-    if (line.idle == 0) continue;
-    if (line.held - line.share > most_beyond) {
-      most_beyond = line.held - line.share;
-      from = &line;
-    }
-    if (!fullest || fill(line) > fill(*fullest)) fullest = &line;
-  }
-  if (!from) from = fullest;
-  return from ? next_of(*from) : nullptr;
+  const Line* from = furthest_beyond(reach);
+  if (!from && own.pages(reach) > 0) from = &own;
+  if (!from && reach == Reach::kAll) from = fullest();
+  if (!from) return nullptr;
+  return reach == Reach::kAll ? next_of(*from) : from->next_ordinary();
 }
 
 void IdleExtents::missed(OwnerId owner, int64_t pages, bool of_again, double odds) {

@@ -87,8 +87,8 @@ class IdleExtents {
     Line();
     Extent* next_ordinary() const;
     Extent* next_pinned() const;
-    int64_t ordinary_pages() const { return idle - pinned - frozen; }  // that wait
-    bool beyond(int64_t pages, double part) const;                     // of its share
+    int64_t pages(Reach reach) const;               // that wait within reach
+    bool beyond(int64_t pages, double part) const;  // of its share
   };
   struct Owner {
     size_t line = 0;
@@ -106,7 +106,8 @@ class IdleExtents {
   EvictionOrder& order_for(Extent& extent);
   void add_to(size_t line);
   Extent* next_of(const Line& line) const;
-  Extent* next_ordinary(OwnerId wanted_by) const;
+  const Line* furthest_beyond(Reach reach) const;
+  const Line* fullest() const;
   Extent* next_frozen(const Line& line) const;
   bool has_others(OwnerId owner) const;
   void let_some_go(OwnerId owner);  // frozen ones, where it has too many

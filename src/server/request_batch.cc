@@ -27,10 +27,11 @@ ToldWork::End RequestBatch::run(std::vector<Request> requests, FunctionRef<std::
     if (event && event->end) {
       const auto index = static_cast<size_t>(event->choice);
       const std::optional<Error>& why = event->end->error;
+      const bool failed = event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled;
       const bool passed_over = goes_on_ && why && why->code == Code::kExhausted;
-      if ((event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled) && !passed_over) {
+      if (failed && !passed_over) {
         const Error stopped{Code::kUnavailable, "the server is shutting down"};
-        return refuse(event->end->error.value_or(stopped), name(index));
+        return refuse(why.value_or(stopped), name(index));
       }
       ended(index, *event->end);
       ended_last = Clock::now();
