@@ -35,64 +35,38 @@ double KeyGroups::build(ThreadPool& pool) {
   return means() ? static_cast<double>(of_.end) * model_.config().E : 0;
 }
 
-std::vector<KeyGroups::Key> KeyGroups::keys_of_panel(int64_t panel) const {
+void KeyGroups::build_panel(int64_t panel) {
+  const KvShape& shape = kv_.shape();
+  const LayerRopes ropes = kv_.ropes();
+  const RopeConfig& rope = ropes.at(of_.layer);
   const auto begin = static_cast<int32_t>(panel * kPanel) * width_, end = std::min(of_.end, begin + kPanel * width_);
-  std::vector<Key> out(static_cast<size_t>(kPanel) * width_);
+  std::fill_n(memory_.features.view().row(panel * depth_), depth_ * kPanel, 0.0f);
+  std::vector<float> key(static_cast<size_t>(shape.E));
   for (const KvSpan& span : spans_) {
     const auto* bytes = static_cast<const std::byte*>(span.k);
     for (int32_t pos = std::max(begin, span.pos); pos < std::min(end, span.pos + span.count); ++pos) {
-      out[pos - begin] = {bytes + (pos - span.pos) * kv_.shape().row_bytes(), span.rotation};
+      decode_kv_row(shape.dtype, shape.E, bytes + (pos - span.pos) * shape.row_bytes(), key.data());
+      if (span.rotation) rotate_head(rope.pairs, rope.rotary_dim, span.rotation, 1.0f, key.data());
+      add_key(pos, key);
     }
   }
-  return out;
+  if (means()) divide(panel);
 }
 
-// The features of 16 groups are put side by side at once, a line of memory: one after the other each of them wrote a
-// float to E lines, which took as long as a fifteenth of the prefill of 16,000 keys.
-void KeyGroups::build_panel(int64_t panel) {
-  constexpr int32_t kTogether = 16;
-  const int64_t E = kv_.shape().E;
-  const std::vector<Key> keys = keys_of_panel(panel);
-  std::vector<float> rows(static_cast<size_t>(kTogether * E)), key(static_cast<size_t>(E));
-  for (int64_t part = 0; part < depth_ / E; ++part) {
-    float* to = memory_.features.view().row(panel * depth_ + part * E);
-    for (int32_t i = 0; i < kPanel; i += kTogether) {
-      for (int32_t k = 0; k < kTogether; ++k) {
-        const std::span<const Key> group = std::span(keys).subspan(static_cast<size_t>(i + k) * width_, width_);
-        const std::span<float> row = std::span(rows).subspan(static_cast<size_t>(k * E), static_cast<size_t>(E));
-        means() ? mean_of(group, key, row) : decode(group[static_cast<size_t>(part)], row);
-      }
-      for (int64_t e = 0; e < E; ++e) {
-        for (int32_t k = 0; k < kTogether; ++k) to[e * kPanel + i + k] = rows[static_cast<size_t>(k * E + e)];
-      }
-    }
-  }
+void KeyGroups::add_key(int32_t pos, std::span<const float> key) {
+  const int64_t at = pos / width_, first = means() ? 0 : (pos % width_) * std::ssize(key);
+  float* to = memory_.features.view().row(at / kPanel * depth_ + first) + at % kPanel;
+  for (size_t e = 0; e < key.size(); ++e) to[e * kPanel] += key[e];
 }
 
-// Zeros for a key that is not there.
-void KeyGroups::decode(const Key& from, std::span<float> to) const {
-  const KvShape& shape = kv_.shape();
-  if (from.row == nullptr) {
-    std::ranges::fill(to, 0.0f);
-    return;
+// Sums of keys become means.
+void KeyGroups::divide(int64_t panel) {
+  for (int32_t i = 0; i < kPanel; ++i) {
+    const auto keys = std::min<int64_t>(width_, of_.end - (panel * kPanel + i) * width_);
+    if (keys <= 0) return;
+    float* to = memory_.features.view().row(panel * depth_) + i;
+    for (int64_t f = 0; f < depth_; ++f) to[f * kPanel] /= static_cast<float>(keys);
   }
-  decode_kv_row(shape.dtype, shape.E, from.row, to.data());
-  if (from.rotation == nullptr) return;
-  const LayerRopes ropes = kv_.ropes();
-  const RopeConfig& rope = ropes.at(of_.layer);
-  rotate_head(rope.pairs, rope.rotary_dim, from.rotation, 1.0f, to.data());
-}
-
-void KeyGroups::mean_of(std::span<const Key> group, std::span<float> key, std::span<float> to) const {
-  std::ranges::fill(to, 0.0f);
-  int32_t there = 0;
-  for (const Key& one : group) {
-    if (one.row == nullptr) continue;
-    decode(one, key);
-    for (size_t e = 0; e < to.size(); ++e) to[e] += key[e];
-    ++there;
-  }
-  for (float& x : to) x /= static_cast<float>(std::max(there, 1));
 }
 
 KeyGroups::RowGroups KeyGroups::groups_of(const RowsAt& chunk, std::span<const Tile> tiles) const {

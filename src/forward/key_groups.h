@@ -72,14 +72,9 @@ class KeyGroups {
   };
   int64_t group() const { return model_.config().H / model_.config().G; }
   bool means() const { return options_.score == BlockScore::kMeans; }
-  struct Key {
-    const std::byte* row = nullptr;  // null: behind the end
-    const float* rotation = nullptr;
-  };
-  std::vector<Key> keys_of_panel(int64_t panel) const;
   void build_panel(int64_t panel);
-  void decode(const Key& from, std::span<float> to) const;
-  void mean_of(std::span<const Key> group, std::span<float> key, std::span<float> to) const;
+  void add_key(int32_t pos, std::span<const float> key);
+  void divide(int64_t panel);
   RowGroups groups_of(const RowsAt& chunk, std::span<const Tile> tiles) const;
   void add_queries(const RowsAt& chunk, std::span<const int64_t> rows, std::span<const RowGroups::One> groups,
                    float* to) const;

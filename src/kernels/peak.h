@@ -24,9 +24,9 @@ struct MachinePeak {
   double read_gbs = 0;     // memory read, of a region larger than the caches: the median of some rounds
 };
 
-// Takes half a second to one and a half: the best of several rounds. For the reference backend only read_gbs is measured.
+// Takes half a second to one: the best of several rounds. For the reference backend only read_gbs is measured.
 MachinePeak measure_peak(const Backend& backend, ThreadPool& pool);
-// Only MachinePeak::read_gbs: a tenth of a second, up to one where the last cache has hundreds of megabytes.
+// Only MachinePeak::read_gbs: a tenth of a second, up to .6 where the last cache has hundreds of megabytes.
 double measure_read_gbs(const Backend& backend, ThreadPool& pool);
 
 }  // namespace kvilt
