@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -262,9 +263,7 @@ TEST_F(IdleExtentsTest, OfSeveralTenantsNoneFreezesMoreThanHalf) {
   EXPECT_TRUE(of_a[0]->frozen()) << "its least used ones went";
   EXPECT_FALSE(of_a[1]->frozen());
   Extents kept;  // the others leave, to make room for b's
-  for (Extent* const one : of_a) {
-    if (one->frozen()) kept.push_back(one);
-  }
+  std::ranges::copy_if(of_a, std::back_inserter(kept), &Extent::frozen);
   Extents of_b;
   for (int i = 0; i < 8; ++i) of_b.push_back(make(b, freeze));
   EXPECT_EQ(idle().frozen_by(b), 8 * each);

@@ -3,34 +3,25 @@
 
 #include <random>
 
-#include "policy/policy.h"
+#include "policy/plans_for_test.h"
 
 namespace kvilt {
 namespace {
 
-ModelConfig crossquery_config(int L) {
-  ModelConfig config;
-  config.L = L;
-  config.G = 1;
-  return config;
-}
-
 std::unique_ptr<ReusePolicy> crossquery(std::map<std::string, std::string> params) {
-  auto made = make_policy("crossquery", params);
-  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
-  return std::move(made).value();
+  return policy("crossquery", std::move(params));
 }
 
 // 0-3 exact prefix, 4-9 and 10-15 two pieces, 16-19 fresh; 5-12 have a state at layer 4.
 PromptLayout two_pieces() {
-  PromptLayout layout{20, 4, {{4, 10}, {10, 16}}};
+  PromptLayout layout = kvilt::layout();
   layout.annexes = {{{AnnexOf::kHiddenF32, 4}, {{5, 13}}}};
   return layout;
 }
 
 std::string picture_of(std::map<std::string, std::string> params, const PromptLayout& layout, int L) {
-  const Plan plan = crossquery(std::move(params))->plan(layout, crossquery_config(L));
-  const auto valid = validate(plan, crossquery_config(L), unite(Runs{{0, layout.prefix}}, layout.reused()));
+  const Plan plan = crossquery(std::move(params))->plan(layout, config_of(L));
+  const auto valid = validate(plan, config_of(L), unite(Runs{{0, layout.prefix}}, layout.reused()));
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().message);
   return picture(plan, 0, 1);
 }
@@ -49,7 +40,7 @@ TEST(CrossQuery, BEntersWhereThereIsAState) {
             "  2   ....#........#######\n"
             "  1   ....#........#######\n"
             "  0   ....#........#######\n");
-  const Plan plan = crossquery({{"regime", "b"}, {"l_cut", "4"}})->plan(two_pieces(), crossquery_config(6));
+  const Plan plan = crossquery({{"regime", "b"}, {"l_cut", "4"}})->plan(two_pieces(), config_of(6));
   EXPECT_EQ(plan.keep, (std::vector<AnnexKind>{{AnnexOf::kHiddenF32, 4}}));
   EXPECT_EQ(plan.stages[0].entries[0].rows, (Runs{{5, 13}}));
 }
@@ -94,8 +85,8 @@ TEST(CrossQuery, EveryPlanIsValid) {
       params = {{"halo", std::to_string(below(12))}};
     }
     if (below(2) > 0) params["context"] = std::to_string(1 + below(20));
-    const Plan plan = crossquery(params)->plan(layout, crossquery_config(L));
-    const auto valid = validate(plan, crossquery_config(L), unite(Runs{{0, layout.prefix}}, layout.reused()));
+    const Plan plan = crossquery(params)->plan(layout, config_of(L));
+    const auto valid = validate(plan, config_of(L), unite(Runs{{0, layout.prefix}}, layout.reused()));
     ASSERT_TRUE(valid.ok()) << valid.error().message;
     entering += plan.stages[0].entries.empty() ? 0 : 1;
   }

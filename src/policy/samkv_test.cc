@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "policy/policy.h"
+#include "policy/plans_for_test.h"
 #include "policy/samkv_choice.h"
 
 namespace kvilt {
@@ -385,9 +385,7 @@ const Runs kKnown{{0, 53}};
 
 std::unique_ptr<ReusePolicy> samkv(std::map<std::string, std::string> params) {
   params.try_emplace("block", "8");
-  auto made = make_policy("samkv", params);
-  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
-  return made.ok() ? std::move(made).value() : nullptr;
+  return policy("samkv", std::move(params));
 }
 
 TEST(SamKVPlan, StagesAreDocumentsQuestionRepairAnswer) {
