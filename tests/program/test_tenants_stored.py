@@ -17,6 +17,7 @@ from test_tenants import KEYS, account, call, numbers, rank_p
 PAIRS = int(os.environ.get("KVILT_PROBE_PAIRS", "12"))
 TOKENS = 800
 SMALL = "8MiB"  # of bf16: six of these texts
+LOOKS = 4
 FAIR = 1e-4  # the chance of a false alarm, of each number that is compared by ranks
 # These follow from how full the cache is, which is not hidden (SECURITY.md), and so from the order of the questions.
 FULLNESS = ("/evicted_bytes", "/pool/bytes", "/disk/bytes")
@@ -67,12 +68,12 @@ class Seen:
         self.numbers.append(told | {"account" + at: number - before[at] for at, number in after.items()})
 
 
-def probe(server, who, ask, known, new):
+def probe(server, who, ask, known, new, seen=None):
     """Pairs of a text of `known` and one of `new`, in an order by chance. The numbers that tell them apart; the chance of
-    such waits where they do not.
+    such waits where they do not. seen: two Seen, of pairs of before, which count too.
     """
     dice = random.Random(5)
-    of_known, of_new = Seen(server, who, ask), Seen(server, who, ask)
+    of_known, of_new = seen or (Seen(server, who, ask), Seen(server, who, ask))
     for i, pair in enumerate(zip(known, new)):
         turns = [(of_known, pair[0]), (of_new, pair[1])]
         dice.shuffle(turns)
@@ -100,9 +101,10 @@ def test_nobody_can_tell_what_another_tenant_stored(tmp_path, kind, flags, again
     stored = bool(flags)
     flags = ["--tenants", str(tmp_path / "tenants.json"), "--chat-template", str(tmp_path / "template"), "--kv-type", "bf16",
              "--kv-bytes", SMALL if stored else "1GiB", *flags, *[str(tmp_path / "cache")] * stored]
+    count = (2 + 2 * LOOKS) * PAIRS
     # None begins like another.
-    texts = ([[10 + i] + [3 + dice.randrange(900) for _ in range(TOKENS - 1)] for i in range(4 * PAIRS)] if kind == "ids" else
-             [" ".join([VOCABULARY[i]] + dice.choices(VOCABULARY, k=TOKENS - 1)) for i in range(4 * PAIRS)])
+    texts = ([[10 + i] + [3 + dice.randrange(900) for _ in range(TOKENS - 1)] for i in range(count)] if kind == "ids" else
+             [" ".join([VOCABULARY[i]] + dice.choices(VOCABULARY, k=TOKENS - 1)) for i in range(count)])
     known, new, newer = texts[:PAIRS], texts[PAIRS:2 * PAIRS], texts[2 * PAIRS:]
     ask, other = (completion, [3] * TOKENS) if kind == "ids" else (document, " ".join(VOCABULARY[100:100 + TOKENS // 3]))
 
@@ -126,10 +128,16 @@ def test_nobody_can_tell_what_another_tenant_stored(tmp_path, kind, flags, again
         assert not telling
         assert p > FAIR
 
-        # Power: who cached them sees it. Twice as many questions: waits of some ms, beside others' work.
-        telling, p = probe(server, "one", ask, known * 2, newer)
-        assert telling & {"/usage/kvilt/disk"} if stored else telling, telling
-        assert any(at.startswith("account") for at in telling) and p < .05, (telling, p)
+        # Power: who cached them sees it. Waits of some ms may drown in others' work: then as many questions again, and
+        # .05 is shared out over the looks.
+        seen = Seen(server, "one", ask), Seen(server, "one", ask)
+        for look in range(LOOKS):
+            telling, p = probe(server, "one", ask, known * 2, newer[2 * PAIRS * look:2 * PAIRS * (look + 1)], seen)
+            assert telling & {"/usage/kvilt/disk"} if stored else telling, telling
+            assert any(at.startswith("account") for at in telling), telling
+            if p < .05 / 2 ** (look + 1):
+                return
+        raise AssertionError(f"who cached them waits as who did not: {p}")
 
     with Serve(PROBE, *flags).ready() as server:
         run(server, True)
