@@ -112,6 +112,18 @@ TEST_F(Constrained, BatchedEqualsAlone) {
   EXPECT_NE(ask_ok(*engine, other).ids, ask_ok(*engine, requests[0]).ids) << "power";
 }
 
+// Some of the masks at least: which ones is the machine's affair.
+TEST_F(Constrained, MasksAreFilledBesideTheForwardPass) {
+  ask_ok(*engine, request_for(*engine, "One day", {}, 60));
+  EXPECT_EQ(engine->stats().mask_s, 0) << "power";
+  const Request request = request_for(*engine, "One day", constraint(Form::kRegex, "[a-z ]{60,80}"), 60, 1);
+  const auto first = ask_ok(*engine, request);
+  for (int i = 0; i < 100 && engine->stats().mask_ahead_s == 0; ++i) EXPECT_EQ(ask_ok(*engine, request).ids, first.ids);
+  const EngineStats stats = engine->stats();
+  EXPECT_GT(stats.mask_ahead_s, 0);
+  EXPECT_LT(stats.mask_ahead_s, stats.mask_s) << "tokens are taken behind the forward pass";
+}
+
 TEST_F(Constrained, APreemptedAnswerIsTheSame) {
   auto options = stories();
   options.kv_bytes = int64_t{1} << 20;

@@ -33,7 +33,7 @@ constexpr const char* kQuestion =
     "false), sights.";
 
 struct HeldPass {
-  double seconds = 0, mask_seconds = 0, tokens = 0;
+  double seconds = 0, mask_seconds = 0, ahead_seconds = 0, tokens = 0;
   uint64_t steps = 0;
 };
 
@@ -57,6 +57,7 @@ HeldPass run_held_pass(Engine& engine, const Request& request, int batch) {
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const EngineStats after = engine.stats();
   out.mask_seconds = after.mask_s - before.mask_s;
+  out.ahead_seconds = after.mask_ahead_s - before.mask_ahead_s;
   out.steps = after.steps - before.steps;
   return out;
 }
@@ -73,7 +74,7 @@ Request held_request(const Request& question, const Constraint& must, HeldWay wa
 }
 
 struct HeldRates {
-  std::vector<double> tokens_s, step_s, per_step, masks, shares, of_free;
+  std::vector<double> tokens_s, step_s, per_step, masks, ahead, shares, undivided, of_free;
   Estimate step_of_free;  // over the rounds
   double tokens = 0;
   void add(const HeldPass& pass, int batch, int threads) {
@@ -82,8 +83,12 @@ struct HeldRates {
     step_s.push_back(pass.seconds / static_cast<double>(pass.steps));
     per_step.push_back(pass.tokens / static_cast<double>(pass.steps) / batch);
     masks.push_back(pass.mask_seconds / pass.tokens);
-    // Sequences draw side by side: so many threads share the masks of a step.
-    shares.push_back(pass.mask_seconds / std::min(batch, threads) / pass.seconds);
+    ahead.push_back(pass.mask_seconds > 0 ? pass.ahead_seconds / pass.mask_seconds : 0);
+    // Sequences draw side by side, so that so many threads share what is left of the masks then. What one thread filled
+    // ahead counts whole, as where there is no core to spare for it.
+    const double left = pass.mask_seconds - pass.ahead_seconds;
+    shares.push_back((pass.ahead_seconds + left / std::min(batch, threads)) / pass.seconds);
+    undivided.push_back(pass.mask_seconds / pass.seconds);
   }
 };
 
@@ -102,10 +107,11 @@ void bench_held(Engine& engine, const ConstrainedOptions& o, const Request& ques
   for (HeldRates& way : rates) way.step_of_free = *paired_ratio(way.step_s, rates[kFreeText].step_s, 0);
   for (int way = 0; way < kHeldWays; ++way) {
     const HeldRates& r = rates[way];
-    std::printf("%5d %-12s %7.0f %9.1f %7.2f %5.2f %7.2f %5.3f [%5.3f,%5.3f] %8.2f %8.1f %8.2f%%\n", batch,
-                kHeldWayNames[way], r.tokens, median(r.tokens_s), median(r.of_free), spread(r.of_free),
+    std::printf("%5d %-12s %7.0f %9.1f %7.2f %5.2f %7.2f %5.3f [%5.3f,%5.3f] %8.2f %8.1f %6.2f %8.2f%% %8.2f%%\n",
+                batch, kHeldWayNames[way], r.tokens, median(r.tokens_s), median(r.of_free), spread(r.of_free),
                 median(r.step_s) * 1e3, r.step_of_free.mean, r.step_of_free.low, r.step_of_free.high,
-                median(r.per_step), median(r.masks) * 1e6, median(r.shares) * 100);
+                median(r.per_step), median(r.masks) * 1e6, median(r.ahead), median(r.shares) * 100,
+                median(r.undivided) * 100);
     report.add({{"batch", batch},
                 {"answer", kHeldWayNames[way]},
                 {"tokens", r.tokens},
@@ -118,7 +124,9 @@ void bench_held(Engine& engine, const ConstrainedOptions& o, const Request& ques
                 {"step_of_free_high", r.step_of_free.high},
                 {"tokens_per_step", median(r.per_step)},
                 {"mask_s", median(r.masks)},
-                {"mask_share", median(r.shares)}});
+                {"mask_ahead", median(r.ahead)},
+                {"mask_share", median(r.shares)},
+                {"mask_undivided", median(r.undivided)}});
   }
 }
 
@@ -138,8 +146,8 @@ void bench_constrained(const ConstrainedOptions& o, int argc, char** argv) {
   if (const Status status = engine->check_constraint(must, false); !status.ok()) fail(status.error());
   const double compile = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::printf("vocabulary read and schema compiled in %.0f ms\n", compile * 1e3);
-  std::printf("%5s %-12s %7s %9s %7s %5s %7s %19s %8s %8s %9s\n", "batch", "answer", "tokens", "tokens/s", "of free",
-              "+-", "ms/step", "a step of free's", "tok/step", "us/mask", "of a step");
+  std::printf("%5s %-12s %7s %9s %7s %5s %7s %19s %8s %8s %6s %9s %9s\n", "batch", "answer", "tokens", "tokens/s",
+              "of free", "+-", "ms/step", "a step of free's", "tok/step", "us/mask", "ahead", "of a step", "undivided");
   for (const int batch : split_numbers(o.batches, "--batches")) bench_held(*engine, o, request, must, batch, report);
   report.write(o.json);
 }

@@ -99,6 +99,7 @@ struct EngineCounters {
   uint64_t generated_tokens = 0, steps = 0;
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // guessed; and right, so that they are among the generated ones
   double mask_s = 0;                                 // spent on masks of constrained answers, all threads together
+  double mask_ahead_s = 0;                           // of that, before the logits were there
   int64_t kv_pages = 0, kv_pages_used = 0;  // of the pool; used: by requests, the cache, and what is being read
   int64_t kv_pages_idle = 0;    // of these: no running request uses them, and some cached segment has a token in each
   int64_t kv_pages_frozen = 0;  // of frozen texts, those in use included

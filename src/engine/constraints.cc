@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
+#include "base/work_clock.h"
 #include "engine/answer_grammar.h"
 
 namespace kvilt {
@@ -21,11 +23,23 @@ ConstrainedAnswer::ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, con
 
 Status ConstrainedAnswer::fill() {
   if (filled_) return {};
+  if (no_memory_) throw std::bad_alloc();
+  if (failed_) return *failed_;
   KVILT_TRY(matcher_.fill(mask_));
   for (const int32_t id : hidden_) forbid(id);
   if (vocab_ % 32 != 0) mask_.back() &= (1 << (vocab_ % 32)) - 1;  // bits of no token
   filled_ = true;
   return {};
+}
+
+void ConstrainedAnswer::fill_ahead() {
+  const int64_t begin = MachineClocks::own();
+  try {
+    if (const Status done = fill(); !done.ok()) failed_ = done.error();
+  } catch (const std::bad_alloc&) {
+    no_memory_ = true;  // what the matcher is now nobody knows
+  }
+  ahead_s_ += static_cast<double>(MachineClocks::own() - begin) * 1e-9;
 }
 
 Status ConstrainedAnswer::look_at(std::span<const float> logits) {

@@ -1,10 +1,12 @@
 // engine/constraints.h: constraints of requests to compiled grammars, and one answer that follows its own.
 // Idea:       a request's grammar is compiled on the caller's thread (submit); when a token is to be drawn, the sampler
-//             gets a mask of what may come next, and draws as if the others had no logit from the start. Where nothing
-//             can follow, the answer ends without the step that an end token would take.
+//             gets a mask of what may come next, and draws as if the others had no logit from the start. That mask is
+//             known before the step's forward pass, and may be filled beside it. Where nothing can follow, the answer
+//             ends without the step that an end token would take.
 // Invariants: a constrained answer is a function of its logits, its seed and its constraint: neighbours and preemption
 //             change nothing, since the matcher follows the tokens that are kept.
-// Threads:    Constraints: any. ConstrainedAnswer: one at a time; a thread of the pool that draws for its sequence.
+// Threads:    Constraints: any. ConstrainedAnswer: one at a time; the engine's side thread between two steps' draws, a
+//             thread of the pool that draws for its sequence. Only foreseen() may be read beside fill_ahead().
 // Not here:   the grammars themselves (grammar/compiler.h), what is put together (answer_grammar.h), what is drafted of
 //             what they leave (foreseen_tokens.h).
 #pragma once
@@ -31,6 +33,12 @@ class ConstrainedAnswer {
   ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, const Tokenizer& tokenizer, int vocab,
                     std::vector<int32_t> ends, std::vector<int32_t> hidden);
 
+  // Finds what may come next, where that is not known yet. What fails look_at() tells: this throws nothing.
+  void fill_ahead();
+  bool filled() const { return filled_; }
+  // What fill_ahead() worked since it was asked for last, in seconds.
+  double ahead_s() { return std::exchange(ahead_s_, 0); }
+
   // Finds what may come next; an error if nothing of it has a logit.
   Status look_at(std::span<const float> logits);
   TokenMask may() const { return mask_; }
@@ -51,6 +59,9 @@ class ConstrainedAnswer {
   int vocab_;
   std::vector<int32_t> mask_;
   bool filled_ = false, over_ = false;
+  double ahead_s_ = 0;
+  std::optional<Error> failed_;  // fill_ahead()
+  bool no_memory_ = false;       // the same
 };
 
 class Constraints {

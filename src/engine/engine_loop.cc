@@ -203,6 +203,7 @@ void EngineLoop::cancel(RequestId id) {
 }
 
 void EngineLoop::cancel_all() {
+  side_.drop();
   drop_lingering();
   std::vector<RequestId> ids;
   for (const auto& sequence : scheduler_.running()) ids.push_back(sequence->id);

@@ -2,7 +2,8 @@
 // samples, publishes.
 // Role:     the one owner of scheduler, KV and driver (ARCHITECTURE.md). Start at step(), in engine_loop.cc; what
 //           follows from a computed chunk is in progress.cc.
-// Threads:  sequences draw their tokens side by side on the pool (draw), each touching what is its own. Else:
+// Threads:  sequences draw their tokens side by side on the pool (draw), each touching what is its own, once the side
+//           thread has given it back: that fills the masks of constrained ones beside the forward pass. Else:
 //           post(), stats(), policy_off() and parts() from any thread; everything else on the engine thread.
 // Not here: the public interface (engine.cc), finding and placing (prepare.h), audits (auditor.h), the order (sched/).
 #pragma once
@@ -28,6 +29,7 @@
 #include "engine/prepare.h"
 #include "engine/profiled_prompt.h"
 #include "engine/seasoner.h"
+#include "engine/side_thread.h"
 #include "forward/driver.h"
 #include "sched/scheduler.h"
 
@@ -45,7 +47,11 @@ class EngineLoop {
   // From here on the engine thread (inside a posted task).
   void add(std::unique_ptr<Sequence> sequence);
   // Before its request is added.
-  void constrain(RequestId id, ConstrainedAnswer answer) { constrained_.insert_or_assign(id, std::move(answer)); }
+  void constrain(RequestId id, ConstrainedAnswer answer) {
+    const auto [at, is_new] = constrained_.try_emplace(id, std::move(answer));
+    CHECK(is_new);
+    fill_ahead(at->second);
+  }
   void cancel(RequestId id);
   void cancel_all();
   ProfilerParts parts_to_profile() { return {*parts_.model, *parts_.pool, driver_, parts_.cache->store()}; }
@@ -81,7 +87,7 @@ class EngineLoop {
     Sequence* sequence;
     Mat<float> logits;
     ConstrainedAnswer* constrained;    // null: any token may come
-    double mask_s = 0;                 // that it took
+    double mask_s = 0, ahead_s = 0;    // that it took; the part that nobody waited for
     bool sound = true;                 // false: the logits of the row after the last drawn token are not numbers
     std::optional<Error> failed = {};  // its constraint: no token comes after the last drawn one
     bool no_memory = false;            // to draw, or to follow the constraint
@@ -111,7 +117,9 @@ class EngineLoop {
   void wants_token(Sequence& sequence, Mat<float> logits);
   void propose_draft(Sequence& sequence, int most);
   void draw();
-  void draw(Drawn& drawn, SamplerScratch& scratch) const;
+  void draw(Drawn& drawn, SamplerScratch& scratch);
+  void fill_ahead(ConstrainedAnswer& answer);
+  void forget_constraint(RequestId id);
   void answer(Drawn& drawn);
   std::optional<Finish> hear(Sequence& sequence, size_t drawn);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
@@ -159,6 +167,7 @@ class EngineLoop {
   TokenDelta delta_;
   std::unordered_map<RequestId, AnswerText> answers_;
   std::unordered_map<RequestId, ConstrainedAnswer> constrained_;  // of requests with a constraint
+  SideThread side_;                                               // fills masks of these; by their address
   std::unordered_map<RequestId, std::function<void()>> watches_;
   uint64_t steps_ = 0;
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared

@@ -301,6 +301,7 @@ void EngineLoop::draw() {
   });
   for (Drawn& drawn : drawn_) {
     stats_.mask_s += drawn.mask_s;
+    stats_.mask_ahead_s += drawn.ahead_s;
     if (drawn.no_memory) {
       fail_for_memory(*drawn.sequence);
     } else {
@@ -329,10 +330,30 @@ void EngineLoop::propose_draft(Sequence& s, int most) {
   }
 }
 
+// Beside the next step's forward pass.
+void EngineLoop::fill_ahead(ConstrainedAnswer& answer) {
+  if (!answer.filled()) side_.begin(&answer, [&answer] { answer.fill_ahead(); });
+}
+
+void EngineLoop::forget_constraint(RequestId id) {
+  const auto at = constrained_.find(id);
+  if (at == constrained_.end()) return;
+  side_.take_back(&at->second);
+  stats_.mask_s += at->second.ahead_s();
+  constrained_.erase(at);
+}
+
 // Any thread of the pool. A row counts while the tokens before it are those that were drawn: the first one, and those
 // behind right drafts. A constraint follows the tokens that are drawn, whatever the draft said, and then looks what it
 // leaves to draft next.
-void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
+void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) {
+  if (drawn.constrained) {
+    const Clock::time_point begin = Clock::now();
+    side_.take_back(drawn.constrained);
+    const double worked = drawn.constrained->ahead_s();
+    drawn.mask_s += worked;
+    drawn.ahead_s = std::max(worked - seconds(begin, Clock::now()), 0.0);
+  }
   Sequence& s = *drawn.sequence;
   Sequence::Running& now = s.running;
   const std::vector<int32_t>& forced = s.request.evaluation.forced;
@@ -393,6 +414,8 @@ void EngineLoop::answer(Drawn& drawn) {
     end(s, Finish::kError, std::move(drawn.failed));
   } else if (!drawn.sound) {
     end(s, Finish::kError, not_numbers(s.tokens.size()));
+  } else if (drawn.constrained) {
+    fill_ahead(*drawn.constrained);
   }
 }
 
@@ -453,7 +476,7 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   ++changes_;
   std::erase(ended_, sequence->id);
   answers_.erase(sequence->id);
-  constrained_.erase(sequence->id);
+  forget_constraint(sequence->id);
   drafts_.forget(sequence->id);
   if (sequence->idle_work) {
     CHECK(idle_now_);
