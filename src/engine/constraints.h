@@ -37,7 +37,7 @@ class ConstrainedAnswer {
   void fill_ahead();
   bool filled() const { return filled_; }
   // What fill_ahead() worked since it was asked for last, in seconds.
-  double ahead_s() { return std::exchange(ahead_s_, 0); }
+  double take_ahead_s() { return std::exchange(ahead_s_, 0); }
 
   // Finds what may come next; an error if nothing of it has a logit.
   Status look_at(std::span<const float> logits);

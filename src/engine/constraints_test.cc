@@ -50,9 +50,9 @@ TEST_F(FilledAhead, IsWhatADrawFills) {
   }
   EXPECT_TRUE(ahead.over() && plain.over());
   EXPECT_NE(masks[0], masks[1]) << "power: masks differ";
-  EXPECT_GT(ahead.ahead_s(), 0);
-  EXPECT_EQ(ahead.ahead_s(), 0) << "it was told";
-  EXPECT_EQ(plain.ahead_s(), 0) << "power";
+  EXPECT_GT(ahead.take_ahead_s(), 0);
+  EXPECT_EQ(ahead.take_ahead_s(), 0) << "it was told";
+  EXPECT_EQ(plain.take_ahead_s(), 0) << "power";
 }
 
 TEST_F(FilledAhead, WhatFailsIsToldAtTheDraw) {

@@ -117,9 +117,10 @@ class EngineLoop {
   void wants_token(Sequence& sequence, Mat<float> logits);
   void propose_draft(Sequence& sequence, int most);
   void draw();
-  void draw(Drawn& drawn, SamplerScratch& scratch);
+  void draw(Drawn& drawn, SamplerScratch& scratch) const;
   void fill_ahead(ConstrainedAnswer& answer);
-  void forget_constraint(RequestId id);
+  void take_back(Drawn& drawn);
+  void forget_answer(RequestId id);
   void answer(Drawn& drawn);
   std::optional<Finish> hear(Sequence& sequence, size_t drawn);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);

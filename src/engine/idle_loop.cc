@@ -107,9 +107,7 @@ void EngineLoop::drop_lingering() {
 
 void EngineLoop::join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> next) {
   take_over(*left, *next);
-  answers_.erase(left->id);
-  forget_constraint(left->id);
-  drafts_.forget(left->id);
+  forget_answer(left->id);
   ++stats_.requests_joined;
   scheduler_.resume(std::move(next));
 }

@@ -294,6 +294,7 @@ void EngineLoop::wants_token(Sequence& s, Mat<float> logits) {
 void EngineLoop::draw() {
   parts_.pool->parallel_for(std::ssize(drawn_), [this](int64_t i, int worker) {
     try {
+      if (drawn_[i].constrained) take_back(drawn_[i]);
       draw(drawn_[i], scratch_[worker]);
     } catch (const std::bad_alloc&) {
       drawn_[i].no_memory = true;
@@ -335,25 +336,30 @@ void EngineLoop::fill_ahead(ConstrainedAnswer& answer) {
   if (!answer.filled()) side_.begin(&answer, [&answer] { answer.fill_ahead(); });
 }
 
-void EngineLoop::forget_constraint(RequestId id) {
-  const auto at = constrained_.find(id);
-  if (at == constrained_.end()) return;
-  side_.take_back(&at->second);
-  stats_.mask_s += at->second.ahead_s();
-  constrained_.erase(at);
+// Any thread of the pool: the answer is its own again.
+void EngineLoop::take_back(Drawn& drawn) {
+  const Clock::time_point begin = Clock::now();
+  side_.take_back(drawn.constrained);
+  const double worked = drawn.constrained->take_ahead_s();
+  drawn.mask_s += worked;
+  drawn.ahead_s = std::max(worked - seconds(begin, Clock::now()), 0.0);
+}
+
+// What is kept of a request's answer, by its id.
+void EngineLoop::forget_answer(RequestId id) {
+  answers_.erase(id);
+  drafts_.forget(id);
+  const auto constrained = constrained_.find(id);
+  if (constrained == constrained_.end()) return;
+  side_.take_back(&constrained->second);
+  stats_.mask_s += constrained->second.take_ahead_s();
+  constrained_.erase(constrained);
 }
 
 // Any thread of the pool. A row counts while the tokens before it are those that were drawn: the first one, and those
 // behind right drafts. A constraint follows the tokens that are drawn, whatever the draft said, and then looks what it
 // leaves to draft next.
-void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) {
-  if (drawn.constrained) {
-    const Clock::time_point begin = Clock::now();
-    side_.take_back(drawn.constrained);
-    const double worked = drawn.constrained->ahead_s();
-    drawn.mask_s += worked;
-    drawn.ahead_s = std::max(worked - seconds(begin, Clock::now()), 0.0);
-  }
+void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
   Sequence& s = *drawn.sequence;
   Sequence::Running& now = s.running;
   const std::vector<int32_t>& forced = s.request.evaluation.forced;
@@ -475,9 +481,7 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   CHECK(sequence);
   ++changes_;
   std::erase(ended_, sequence->id);
-  answers_.erase(sequence->id);
-  forget_constraint(sequence->id);
-  drafts_.forget(sequence->id);
+  forget_answer(sequence->id);
   if (sequence->idle_work) {
     CHECK(idle_now_);
     return std::exchange(idle_now_, nullptr)->finish(std::move(sequence->completion));

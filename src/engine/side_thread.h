@@ -6,7 +6,7 @@
 // Invariants: a key has one job at a time. Behind take_back() its job is over, or never runs. Without memory, or without
 //             a thread, nothing is done beforehand.
 // Threads:    take_back() from any, all else from one. Jobs run on the thread that is inside. It starts with this object,
-//             on which cores its maker may run: the engine's may be pinned to one later.
+//             on the cores that its maker may run on; the engine thread may be pinned to one later.
 // Cost:       a wake-up of that thread each time that it was without work.
 #pragma once
 

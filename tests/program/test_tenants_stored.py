@@ -17,7 +17,7 @@ from test_tenants import KEYS, account, call, numbers, rank_p
 PAIRS = int(os.environ.get("KVILT_PROBE_PAIRS", "12"))
 TOKENS = 800
 SMALL = "8MiB"  # of bf16: six of these texts
-LOOKS = 4
+LOOKS = 4  # at waits, by who may see a difference, until one is seen
 FAIR = 1e-4  # the chance of a false alarm, of each number that is compared by ranks
 # These follow from how full the cache is, which is not hidden (SECURITY.md), and so from the order of the questions.
 FULLNESS = ("/evicted_bytes", "/pool/bytes", "/disk/bytes")
