@@ -23,49 +23,62 @@ KeyGroups::KeyGroups(const PreparedModel& model, const PageTable& kv, const Of& 
       options_(options),
       width_(width_of(options)),
       depth_(means() ? model.config().E : int64_t{width_} * model.config().E),
+      dtype_(!means() && kv.shape().dtype == DType::kBF16 && model.backend().bf16_matmul_pays() ? DType::kBF16
+                                                                                                : DType::kF32),
       memory_(memory) {
   CHECK(kSparseTile % width_ == 0);
   kv_.resolve(of_.layer, of_.head, {of_.end - 1, of_.end}, {}, spans_);
 }
 
 double KeyGroups::build(ThreadPool& pool) {
-  const int64_t panels = (of_.end + width_ * kPanel - 1) / (width_ * kPanel);
-  memory_.features.reshape(panels * depth_, kPanel);
-  pool.parallel_for(panels, [&](int64_t panel, int) { build_panel(panel); });
+  constexpr int32_t kSlice = 512;  // positions: a few microseconds
+  const int64_t groups = (of_.end + width_ - 1) / width_;
+  memory_.features.reshape(groups, feature_bytes() / 4);
+  pool.parallel_for((of_.end + kSlice - 1) / kSlice, [&](int64_t slice, int) {
+    const auto begin = static_cast<int32_t>(slice) * kSlice;
+    add_keys(begin, std::min(of_.end, begin + kSlice));
+  });
+  groups_ = model_.backend().pack({features(0), dtype_, groups, depth_}, pool);
   return means() ? static_cast<double>(of_.end) * model_.config().E : 0;
 }
 
-void KeyGroups::build_panel(int64_t panel) {
+// The groups of [begin, end). REQUIRES: begin is a group's.
+void KeyGroups::add_keys(int32_t begin, int32_t end) {
   const KvShape& shape = kv_.shape();
   const LayerRopes ropes = kv_.ropes();
   const RopeConfig& rope = ropes.at(of_.layer);
-  const auto begin = static_cast<int32_t>(panel * kPanel) * width_, end = std::min(of_.end, begin + kPanel * width_);
-  std::fill_n(memory_.features.view().row(panel * depth_), depth_ * kPanel, 0.0f);
+  const int64_t first = begin / width_, last = (end + width_ - 1) / width_;
+  std::fill(features(first), features(last), std::byte{0});
   std::vector<float> key(static_cast<size_t>(shape.E));
   for (const KvSpan& span : spans_) {
-    const auto* bytes = static_cast<const std::byte*>(span.k);
     for (int32_t pos = std::max(begin, span.pos); pos < std::min(end, span.pos + span.count); ++pos) {
-      decode_kv_row(shape.dtype, shape.E, bytes + (pos - span.pos) * shape.row_bytes(), key.data());
+      const auto* row = static_cast<const std::byte*>(span.k) + (pos - span.pos) * shape.row_bytes();
+      if (dtype_ == DType::kBF16 && span.rotation == nullptr) {
+        std::copy_n(row, shape.row_bytes(), features(pos / width_) + pos % width_ * shape.row_bytes());
+        continue;
+      }
+      decode_kv_row(shape.dtype, shape.E, row, key.data());
       if (span.rotation) rotate_head(rope.pairs, rope.rotary_dim, span.rotation, 1.0f, key.data());
       add_key(pos, key);
     }
   }
-  if (means()) divide(panel);
+  if (!means()) return;
+  for (int64_t group = first; group < last; ++group) {  // sums of keys become means
+    auto* mean = reinterpret_cast<float*>(features(group));
+    const auto keys = static_cast<float>(std::min<int64_t>(width_, of_.end - group * width_));
+    for (int64_t f = 0; f < depth_; ++f) mean[f] /= keys;
+  }
 }
 
 void KeyGroups::add_key(int32_t pos, std::span<const float> key) {
-  const int64_t at = pos / width_, first = means() ? 0 : (pos % width_) * std::ssize(key);
-  float* to = memory_.features.view().row(at / kPanel * depth_ + first) + at % kPanel;
-  for (size_t e = 0; e < key.size(); ++e) to[e * kPanel] += key[e];
-}
-
-// Sums of keys become means.
-void KeyGroups::divide(int64_t panel) {
-  for (int32_t i = 0; i < kPanel; ++i) {
-    const auto keys = std::min<int64_t>(width_, of_.end - (panel * kPanel + i) * width_);
-    if (keys <= 0) return;
-    float* to = memory_.features.view().row(panel * depth_) + i;
-    for (int64_t f = 0; f < depth_; ++f) to[f * kPanel] /= static_cast<float>(keys);
+  std::byte* to = features(pos / width_);
+  const size_t first = means() ? 0 : static_cast<size_t>(pos % width_) * key.size();
+  for (size_t e = 0; e < key.size(); ++e) {
+    if (dtype_ == DType::kBF16) {
+      reinterpret_cast<uint16_t*>(to)[first + e] = f32_to_bf16(key[e]);
+    } else {
+      reinterpret_cast<float*>(to)[first + e] += key[e];
+    }
   }
 }
 
@@ -104,23 +117,17 @@ void KeyGroups::add_queries(const RowsAt& chunk, std::span<const int64_t> rows, 
   }
 }
 
-// All groups of rows meet a panel of keys while it is in the cache; those before it in the text drop what they got.
 std::vector<KeyGroups::Weighed> KeyGroups::weigh(const RowsAt& chunk, std::span<const Tile> tiles,
                                                  ThreadPool& pool) const {
   const RowGroups from = groups_of(chunk, tiles);
-  const int64_t M = std::ssize(from.all) * group(), panels = (keys_of(tiles.back()) + kPanel - 1) / kPanel;
-  const Mat<float> queries = memory_.queries.reshape(M, depth_), to = memory_.scores.reshape(M, panels * kPanel);
+  const int64_t M = std::ssize(from.all) * group();
+  const Mat<float> queries = memory_.queries.reshape(M, depth_), to = memory_.scores.reshape(M, groups_->N);
   pool.parallel_for(std::ssize(tiles), [&](int64_t t, int) {
     const int64_t first = from.first[t], last = from.first[t + 1];
     add_queries(chunk, tiles[t].rows, std::span(from.all).subspan(first, last - first), queries.row(first * group()));
   });
-  pool.parallel_for(panels, [&](int64_t n, int) {
-    const auto looks = std::ranges::find_if(tiles, [&](const Tile& tile) { return keys_of(tile) > n * kPanel; });
-    const int64_t first = from.first[static_cast<size_t>(looks - tiles.begin())] * group();
-    const Mat<const float> panel = memory_.features.view().slice_rows(n * depth_, (n + 1) * depth_);
-    model_.backend().mix(queries.slice_rows(first, M), panel,
-                         to.slice_rows(first, M).slice_cols(n * kPanel, (n + 1) * kPanel));
-  });
+  const MatmulJob products{groups_.get(), nullptr, to};
+  model_.backend().matmul(queries, {&products, 1}, pool);
   std::vector<Weighed> out(tiles.size());
   pool.parallel_for(std::ssize(tiles), [&](int64_t t, int) {
     const int32_t keys = keys_of(tiles[t]);

@@ -9,15 +9,17 @@
 //             which is always seen.
 // Not full:   the prompt's last groups have fewer keys or rows. Means are over those that are there; an antidiagonal's
 //             sum is divided by its rows, and keys that are not there add 0.
+// Product:    the groups' features are a weight, which the backend packs, and the rows' are activations: a matmul. Where
+//             bf16 pairs are multiplied, as attention's, keys of bf16 are taken as they are, and queries are rounded.
 // Invariants: a tile's weights depend on its rows and the keys up to its end; not on threads, nor on other tiles.
 // Threads:    the engine thread.
-// Cost:       E floats a key (kAntidiagonals) or a block (kMeans); 2 E / stride (or 2 E / 64^2) operations a cell and
-//             query head. Of 16,000 keys the features are 4 MB a head, so all tiles of a block meet a part of them (256
-//             KB) before the next one.
+// Cost:       E elements a key (kAntidiagonals) or a block (kMeans), twice; 2 E / stride (or 2 E / 64^2) operations a
+//             cell and query head.
 // Not here:   which blocks are chosen (plan/blocks.h), by whom (forward/sparse_choice.h).
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -38,7 +40,8 @@ class KeyGroups {
   // What is kept between one and the next: as vectors, 6 MB of 16,000 keys were mapped and cleared by one thread for each
   // block and head. With that kept and tiles together XAttention's prefill takes .92 to .95 of its time (AMX).
   struct Memory {
-    FloatMat features, queries, scores;
+    FloatMat features;  // of the groups, or bf16 in the same memory
+    FloatMat queries, scores;
   };
   // Finds where the keys lie. REQUIRES: nobody else uses the memory meanwhile.
   KeyGroups(const PreparedModel& model, const PageTable& kv, const Of& of, const BlockOptions& options, Memory& memory);
@@ -61,7 +64,6 @@ class KeyGroups {
   std::vector<Weighed> weigh(const RowsAt& chunk, std::span<const Tile> tiles, ThreadPool& pool) const;
 
  private:
-  static constexpr int32_t kPanel = 64;  // groups whose features are together in memory: depth_ x kPanel
   struct RowGroups {
     struct One {
       int32_t at = 0;  // its number
@@ -72,9 +74,12 @@ class KeyGroups {
   };
   int64_t group() const { return model_.config().H / model_.config().G; }
   bool means() const { return options_.score == BlockScore::kMeans; }
-  void build_panel(int64_t panel);
+  void add_keys(int32_t begin, int32_t end);
   void add_key(int32_t pos, std::span<const float> key);
-  void divide(int64_t panel);
+  std::byte* features(int64_t group) const {
+    return reinterpret_cast<std::byte*>(memory_.features.view().data) + group * feature_bytes();
+  }
+  int64_t feature_bytes() const { return static_cast<int64_t>(dtype_bytes(dtype_, static_cast<size_t>(depth_))); }
   RowGroups groups_of(const RowsAt& chunk, std::span<const Tile> tiles) const;
   void add_queries(const RowsAt& chunk, std::span<const int64_t> rows, std::span<const RowGroups::One> groups,
                    float* to) const;
@@ -89,8 +94,10 @@ class KeyGroups {
   const BlockOptions options_;
   const int32_t width_;  // positions of a group
   const int64_t depth_;  // features of a group
-  Memory& memory_;       // features: panel, feature, group of the panel; queries: group of rows, query head, feature
+  const DType dtype_;    // of the groups of keys: kBF16 or kF32
+  Memory& memory_;       // queries: group of rows, query head, feature
   std::vector<KvSpan> spans_;
+  std::unique_ptr<PackedWeight> groups_;
 };
 
 }  // namespace kvilt

@@ -23,8 +23,7 @@ struct Bf16Tiles {
   void (*gather_keys)(const TileShape&, const void* const* keys, uint64_t wanted, float* kt);
   void (*gather_values)(const TileShape&, const void* const* values, int first, int last, float* v);
   void (*scores)(const TileShape&, const float* q, int lines, const float* kt, WantedColumns wanted, float* s);
-  void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, WantedColumns wanted,
-                        float* s);  // kBF16 only
+  void (*scores_direct)(const TileShape&, const float* q, int lines, const DirectKeys& keys, float* s);  // kBF16 only
   void (*add_values_direct)(const TileShape&, int lines, const float* p, const DirectValues& v, const float* scale_back,
                             float* acc);  // kBF16 only
   void (*softmax)(const TileShape&, int rows, const uint64_t* visible, float* s, const TileState&, float* scale_back);

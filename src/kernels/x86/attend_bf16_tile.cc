@@ -13,6 +13,7 @@
 namespace kvilt::KVILT_ISA {
 namespace {
 
+using x86::DirectKeys;
 using x86::DirectValues;
 using x86::ValueTile;
 using x86::WantedColumns;
@@ -130,9 +131,9 @@ KVILT_INLINE void transpose_scores(const Vec (&r)[kDirectKeys], Vec (&lines)[x86
   }
 }
 
-void scores_direct(const TileShape& shape, const float* q, int lines, const void* const* keys, WantedColumns wanted,
-                   float* s) {
-  const auto [mask, ahead] = wanted;
+void scores_direct(const TileShape& shape, const float* q, int lines, const DirectKeys& keys, float* s) {
+  const uint64_t mask = keys.wanted;
+  const void* const* const ahead = keys.ahead.k;
   constexpr uint64_t kVecMask = (uint64_t{1} << kDirectKeys) - 1;
   const auto* columns = reinterpret_cast<const __m512i*>(q + 4 * shape.E);
   const int steps = shape.E / 4;
@@ -151,7 +152,7 @@ void scores_direct(const TileShape& shape, const float* q, int lines, const void
       const auto query = (__m512bh)_mm512_loadu_si512(columns + k);
       KVILT_UNROLL
       for (int i = 0; i < kDirectKeys; ++i) {
-        const int64_t pairs = static_cast<const int64_t*>(keys[j + i])[k];
+        const int64_t pairs = static_cast<const int64_t*>(keys.rows[j + i])[k];
         sum[i] = _mm512_dpbf16_ps(sum[i], query, (__m512bh)_mm512_set1_epi64(pairs));
       }
     }
@@ -176,9 +177,9 @@ KVILT_INLINE void add_direct(const TileShape& shape, const int32_t* words, const
       sum[i][1] = mul(load(acc + i * shape.width + kVec), set1(scale_back[i]));
     }
     for (int j = v.first / 2 * 2; j < v.last; j += 2) {
-      if (v.ahead != nullptr) {  // a line of each row at every step
-        _mm_prefetch(static_cast<const char*>(v.ahead[j]) + 2 * e, _MM_HINT_T1);
-        _mm_prefetch(static_cast<const char*>(v.ahead[j + 1]) + 2 * e, _MM_HINT_T1);
+      if (v.ahead.v != nullptr) {  // a line of each row at every step
+        _mm_prefetch(static_cast<const char*>(v.ahead.v[j]) + 2 * e, _MM_HINT_T1);
+        _mm_prefetch(static_cast<const char*>(v.ahead.v[j + 1]) + 2 * e, _MM_HINT_T1);
       }
       const auto pairs =
           ValuePairs::of(load_pairs<Element::kBF16>(v.rows[j], e), load_pairs<Element::kBF16>(v.rows[j + 1], e), order);

@@ -53,12 +53,23 @@ struct ValueTile {
   const void* const* ahead;  // as in WantedColumns
 };
 
-// The values of columns [first, last), where they are stored.
+// The 64 keys and values to fetch into the cache meanwhile; null: none.
+struct Ahead {
+  const void* const* k = nullptr;
+  const void* const* v = nullptr;
+};
+
+// Keys and values where they are stored, and the next block's: scores_direct and add_values_direct of a block are told
+// the same, and share fetching it between them.
+struct DirectKeys {
+  uint64_t wanted;          // columns
+  const void* const* rows;  // of all 64 columns
+  Ahead ahead;
+};
 struct DirectValues {
-  int32_t first, last;
-  const void* const* rows;        // of all 64 columns
-  const void* const* ahead;       // as in WantedColumns
-  const void* const* keys_ahead;  // those that scores_direct was told to fetch, which it may have left for here
+  int32_t first, last;  // columns
+  const void* const* rows;
+  Ahead ahead;
 };
 
 struct TileKernels {
@@ -94,8 +105,7 @@ struct TileKernels {
   // rotation (cos[n], sin[n]) = magnitude * cos, sin of pos * inv_freq[i], computed in double.
   void (*angles)(double pos, const double* inv_freq, int n, double magnitude, float* rotation);
   // scores() for at most kDirectLines lines, from the stored keys themselves and with the same bits; may be null.
-  void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, WantedColumns wanted,
-                        float* s) = nullptr;
+  void (*scores_direct)(const TileShape&, const float* q, int lines, const DirectKeys& keys, float* s) = nullptr;
   // add_values() for at most kDirectLines lines, from the stored values themselves and with the same bits; may be null.
   void (*add_values_direct)(const TileShape&, int lines, const float* p, const DirectValues& v, const float* scale_back,
                             float* acc) = nullptr;

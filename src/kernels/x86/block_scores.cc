@@ -13,7 +13,7 @@ const float* BlockScores::queries(const float* rotation) {
   return tiles_ + t * tile_floats;
 }
 
-void BlockScores::compute(const KeyBlock& block, std::span<const RowPart> parts, const void* const* ahead, float* s) {
+void BlockScores::compute(const KeyBlock& block, std::span<const RowPart> parts, Ahead ahead, float* s) {
   const bool direct = isa_.scores_direct != nullptr && rows_.count * shape_.group <= kDirectLines;
   uint64_t wanted = 0;
   for (const RowPart& part : parts) wanted |= part.wanted;
@@ -27,12 +27,12 @@ void BlockScores::compute(const KeyBlock& block, std::span<const RowPart> parts,
       const uint64_t places = block.permuted ? keys.places : keys.places & part.wanted;
       const int line = part.first * shape_.group, lines = part.count * shape_.group;
       if (direct) {
-        isa_.scores_direct(shape_, q, lines, block.k, {places, ahead}, s);
+        isa_.scores_direct(shape_, q, lines, {places, block.k, ahead}, s);
       } else {
         const float* queries = q + int64_t{line} * shape_.E * isa_.query_bytes / 4;
-        isa_.scores(shape_, queries, lines, kt_, {places, ahead}, s + line * kBlock);
+        isa_.scores(shape_, queries, lines, kt_, {places, ahead.v}, s + line * kBlock);
       }
-      ahead = nullptr;
+      ahead = {};
     }
   }
   if (!block.permuted) return;

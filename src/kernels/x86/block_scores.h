@@ -49,9 +49,10 @@ class BlockScores {
   BlockScores(const BlockScores&) = delete;
   BlockScores& operator=(const BlockScores&) = delete;
 
-  // s (lines x 64) = scores of each part's rows in the columns that it wants; others become anything. `ahead`, see
-  // TileKernels::scores, is the first part's. REQUIRES: one part if the tile has at most kDirectLines lines.
-  void compute(const KeyBlock& block, std::span<const RowPart> parts, const void* const* ahead, float* s);
+  // s (lines x 64) = scores of each part's rows in the columns that it wants; others become anything. Meanwhile the first
+  // part fetches `ahead`; of it only the values where keys are gathered. REQUIRES: one part if the tile has at most
+  // kDirectLines lines.
+  void compute(const KeyBlock& block, std::span<const RowPart> parts, Ahead ahead, float* s);
 
  private:
   const float* queries(const float* rotation);

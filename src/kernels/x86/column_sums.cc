@@ -109,7 +109,7 @@ void ColumnSums::add_rows(const ColumnSumTask& task, int32_t first, int32_t coun
     }
     if (wanted == 0) continue;
     const RowPart all{0, count, wanted};
-    scores.compute(blocks[n], {&all, 1}, nullptr, scratch.s);
+    scores.compute(blocks[n], {&all, 1}, {}, scratch.s);
     if (task.rows) write_rows(task, {first, first + count}, visible, scratch.s, first_block + static_cast<int64_t>(n));
     if (!task.sums) continue;
     alignas(64) float columns[kBlock] = {};
