@@ -13,6 +13,10 @@ int32_t width_of(const BlockOptions& options) {
   return options.score == BlockScore::kMeans ? kSparseTile : options.stride;
 }
 
+bool in_pairs(const PreparedModel& model, const PageTable& kv) {
+  return model.backend().bf16_matmul_pays() && attends_in_bf16(model.backend(), kv.shape().dtype, model.config().E);
+}
+
 }  // namespace
 
 KeyGroups::KeyGroups(const PreparedModel& model, const PageTable& kv, const Of& of, const BlockOptions& options,
@@ -23,8 +27,7 @@ KeyGroups::KeyGroups(const PreparedModel& model, const PageTable& kv, const Of& 
       options_(options),
       width_(width_of(options)),
       depth_(means() ? model.config().E : int64_t{width_} * model.config().E),
-      dtype_(!means() && kv.shape().dtype == DType::kBF16 && model.backend().bf16_matmul_pays() ? DType::kBF16
-                                                                                                : DType::kF32),
+      dtype_(!means() && in_pairs(model, kv) ? DType::kBF16 : DType::kF32),
       memory_(memory) {
   CHECK(kSparseTile % width_ == 0);
   kv_.resolve(of_.layer, of_.head, {of_.end - 1, of_.end}, {}, spans_);
@@ -50,10 +53,12 @@ void KeyGroups::add_keys(int32_t begin, int32_t end) {
   const int64_t first = begin / width_, last = (end + width_ - 1) / width_;
   std::fill(features(first), features(last), std::byte{0});
   std::vector<float> key(static_cast<size_t>(shape.E));
-  for (const KvSpan& span : spans_) {
+  const auto ends_before = [&](const KvSpan& span) { return span.pos + span.count <= begin; };
+  for (auto at = std::ranges::partition_point(spans_, ends_before); at != spans_.end() && at->pos < end; ++at) {
+    const KvSpan& span = *at;
     for (int32_t pos = std::max(begin, span.pos); pos < std::min(end, span.pos + span.count); ++pos) {
       const auto* row = static_cast<const std::byte*>(span.k) + (pos - span.pos) * shape.row_bytes();
-      if (dtype_ == DType::kBF16 && span.rotation == nullptr) {
+      if (dtype_ == DType::kBF16 && shape.dtype == DType::kBF16 && span.rotation == nullptr) {
         std::copy_n(row, shape.row_bytes(), features(pos / width_) + pos % width_ * shape.row_bytes());
         continue;
       }

@@ -10,7 +10,8 @@
 // Not full:   the prompt's last groups have fewer keys or rows. Means are over those that are there; an antidiagonal's
 //             sum is divided by its rows, and keys that are not there add 0.
 // Product:    the groups' features are a weight, which the backend packs, and the rows' are activations: a matmul. Where
-//             bf16 pairs are multiplied, as attention's, keys of bf16 are taken as they are, and queries are rounded.
+//             attention multiplies pairs of bf16, antidiagonals do: keys of bf16 as they are (those that are turned are
+//             rounded again), queries rounded.
 // Invariants: a tile's weights depend on its rows and the keys up to its end; not on threads, nor on other tiles.
 // Threads:    the engine thread.
 // Cost:       E elements a key (kAntidiagonals) or a block (kMeans), twice; 2 E / stride (or 2 E / 64^2) operations a
@@ -46,7 +47,7 @@ class KeyGroups {
   // Finds where the keys lie. REQUIRES: nobody else uses the memory meanwhile.
   KeyGroups(const PreparedModel& model, const PageTable& kv, const Of& of, const BlockOptions& options, Memory& memory);
   const BlockOptions& options() const { return options_; }
-  // Reads them. Returns the floating point operations.
+  // Reads them, before weigh() is called. Returns the floating point operations.
   double build(ThreadPool& pool);
 
   // A tile and rows of the chunk that weigh for it, rising.

@@ -3,7 +3,7 @@
 // Decode:     bytes of K and V read a second compared with the bandwidth of a plain read of as much memory. A layer by
 //             itself may lie in the last cache; `step` is what a model's step does: 24 layers whose pages of 32 take
 //             turns in memory, and 400 MB of weights read between them.
-// Figures are of the best iteration: the machines are shared. Shapes are those of Qwen2.5-0.5B: H 14, G 2, E 64.
+// Figures are of the best iteration, since the machines are shared; of `step` the median. Shapes are those of Qwen2.5-0.5B: H 14, G 2, E 64.
 // Run:        attend_bench --benchmark_filter=prefill
 #include <benchmark/benchmark.h>
 

@@ -17,6 +17,9 @@
 #include "kernels/weight_samples.h"
 #include "tensor/dequantize.h"
 #include "tensor/requantize.h"
+#ifdef KVILT_X86
+#include "kernels/x86/pack.h"
+#endif
 
 namespace kvilt {
 namespace {
@@ -504,6 +507,27 @@ TEST(Dispatch, NamesAndErrors) {
   ASSERT_EQ(unsetenv("KVILT_BACKEND"), 0);
   EXPECT_EQ((*find_backend("auto"))->name(), backend_names().front());
 }
+
+#ifdef KVILT_X86
+// What is packed all the time, groups of keys, does not go through fresh memory each time; and nobody's is taken.
+TEST(WeightMemory, ASlabThatNobodyUsesIsUsedAgain) {
+  x86::WeightMemory memory;
+  ThreadPool pool(2);
+  const std::vector<float> ones(40 * 64, 1), twos(40 * 64, 2);
+  const auto pack = [&](const std::vector<float>& w) {
+    return x86::pack({reinterpret_cast<const std::byte*>(w.data()), DType::kF32, 40, 64}, false, memory, pool);
+  };
+  const std::byte* first = pack(ones)->blocks;
+  auto one = pack(ones);
+  EXPECT_EQ(one->blocks, first);
+  const std::vector<std::byte> image(one->image.begin(), one->image.end());
+  const auto two = pack(twos);
+  EXPECT_NE(two->blocks, first) << "somebody's";
+  EXPECT_TRUE(std::ranges::equal(one->image, image));
+  one.reset();
+  EXPECT_NE(pack(ones)->blocks, first) << "the slab is not free";
+}
+#endif
 
 }  // namespace
 }  // namespace kvilt

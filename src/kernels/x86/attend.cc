@@ -20,9 +20,8 @@ namespace kvilt::x86 {
 namespace {
 
 constexpr int kTileLines = 128;  // gathering 64 keys costs as much as 4 lines of them: 3 % at 128
-constexpr int kSuperBlock = 8;   // blocks, 512 positions: an item of decode worth 10 us; merging is 1 % of it
+constexpr int kSuperBlock = 8;   // blocks, 512 positions: 10 us of decode; merging is 1 % of it
 constexpr int kItemsPerThread = 4;
-
 constexpr int kFewLines = 16, kMaxRuns = 4;  // see add_values
 constexpr int kPartLines = 32;               // see cut
 
@@ -68,6 +67,10 @@ struct Item {
   uint8_t* filled = nullptr;  // which of them saw a key
 
   std::span<const int32_t> pos() const { return task->pos.subspan(first, count); }
+  // What a super-block takes, in fifths of a decode row's: a tile of 18 rows, as many lines as there are at once, takes
+  // 4.5 (in tiles) to 7 times as long.
+  int64_t weight() const { return 4 + count; }
+  int64_t super_weight() const { return (super_last - super_first) * weight(); }
   // The first super-block >= super with a block that some row may see, as far as sink and window say.
   int64_t next_super(int64_t super) const {
     const int64_t block = next_seen(task->mask, pos().front(), pos().back(), super * kSuperBlock);
@@ -355,7 +358,7 @@ void Attention::attend_tile(const Item& item) const {
 }
 
 // For few tiles: runs of super-blocks are items. The states of all super-blocks are kept; a second loop merges those of
-// each tile. An item is 2/3 of a thread's part of what is left: it begins with rotating its queries and with keys that
+// each tile. An item is 2/3 of a thread's part of the work left: it begins with rotating its queries and with keys that
 // nobody fetched ahead, so a few long ones, and shorter ones for whoever is done first. (16,128 keys of 24 layers, two
 // threads: 9.3 ms where 16 equal ones take 9.7; the whole part has 9.3 too, and waits for a thread that is slowed down.)
 void Attention::run_split(ThreadPool& pool) {
@@ -365,7 +368,8 @@ void Attention::run_split(ThreadPool& pool) {
     const size_t count = std::max<int64_t>(tile.super_last - tile.super_first, 0);
     floats += count * state_floats(shape_, tile.count * shape_.group);
     supers += count;
-    for (int64_t n = tile.next_super(tile.super_first); n < tile.super_last; n = tile.next_super(n + 1)) ++left;
+    for (int64_t n = tile.next_super(tile.super_first); n < tile.super_last; n = tile.next_super(n + 1))
+      left += tile.weight();
   }
   thread_local Buffer partial;  // the caller's
   if (partial.bytes() < floats * sizeof(float)) partial = Buffer(floats * sizeof(float));
@@ -380,7 +384,7 @@ void Attention::run_split(ThreadPool& pool) {
     tile.filled = flag;
     const size_t state = state_floats(shape_, tile.count * shape_.group);
     for (int64_t super = tile.next_super(tile.super_first); super < tile.super_last;) {
-      const int64_t most = 2 * left / (3 * pool.size());
+      const int64_t most = 2 * left / (3 * pool.size() * tile.weight());
       Item item = tile;
       item.super_first = super;
       item.partial = memory + (super - tile.super_first) * state;
@@ -389,7 +393,7 @@ void Attention::run_split(ThreadPool& pool) {
         ++super;
       } while (super < tile.super_last && super - item.super_first < most && tile.next_super(super) == super);
       item.super_last = super;
-      left -= super - item.super_first;
+      left -= item.super_weight();
       super = tile.next_super(super);
       items.push_back(item);
     }
@@ -399,7 +403,7 @@ void Attention::run_split(ThreadPool& pool) {
   }
   // Long ones first: a head that sees everything may come after many that see little.
   std::ranges::sort(items, [](const Item& a, const Item& b) {
-    const int64_t x = a.super_last - a.super_first, y = b.super_last - b.super_first;
+    const int64_t x = a.super_weight(), y = b.super_weight();
     return x != y ? x > y : a.partial < b.partial;
   });
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) { attend_tile(items[i]); });

@@ -364,6 +364,7 @@ class NextBlock {
   const int row_bytes_;
   int next_;
 };
+// Rows, for E = 64; of larger ones the values' steps ask for all of the rest, of smaller ones the last step does.
 constexpr int kAheadOfTile = 2;     // before each of the 8 steps of scores
 constexpr int kAheadOfSoftmax = 6;  // behind them
 constexpr int kAheadOfScores = 8 * kAheadOfTile + kAheadOfSoftmax;

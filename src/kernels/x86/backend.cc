@@ -359,7 +359,8 @@ JobParts X86Backend::parts_of(const MatmulJob& job, MatmulPart whole, int64_t ro
   return parts;
 }
 
-// Steps call the same layers in the same order. So the workers, which wait while one thread works on rows, may fetch
+// Steps call the same layers in the same order (what is packed for one call alone, as groups of keys are, costs a wrong
+// guess). So the workers, which wait while one thread works on rows, may fetch
 // what came after these weights last time.
 void Scratch::read_ahead(const Parts& parts, ThreadPool& pool) {
   constexpr int64_t kBytes = 384 << 10;  // stays in L2 together with the activations
