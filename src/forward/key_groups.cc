@@ -58,13 +58,18 @@ void KeyGroups::add_keys(int32_t begin, int32_t end) {
     const KvSpan& span = *at;
     for (int32_t pos = std::max(begin, span.pos); pos < std::min(end, span.pos + span.count); ++pos) {
       const auto* row = static_cast<const std::byte*>(span.k) + (pos - span.pos) * shape.row_bytes();
-      if (dtype_ == DType::kBF16 && shape.dtype == DType::kBF16 && span.rotation == nullptr) {
-        std::copy_n(row, shape.row_bytes(), features(pos / width_) + pos % width_ * shape.row_bytes());
+      std::byte* to = features(pos / width_) + (means() ? 0 : pos % width_ * kv_row_bytes(dtype_, shape.E));
+      if (!means() && dtype_ == shape.dtype && span.rotation == nullptr) {  // as they are stored
+        std::copy_n(row, shape.row_bytes(), to);
         continue;
       }
       decode_kv_row(shape.dtype, shape.E, row, key.data());
       if (span.rotation) rotate_head(rope.pairs, rope.rotary_dim, span.rotation, 1.0f, key.data());
-      add_key(pos, key);
+      if (means()) {
+        for (int e = 0; e < shape.E; ++e) reinterpret_cast<float*>(to)[e] += key[e];
+      } else {
+        encode_kv_row(dtype_, shape.E, key.data(), to);
+      }
     }
   }
   if (!means()) return;
@@ -72,18 +77,6 @@ void KeyGroups::add_keys(int32_t begin, int32_t end) {
     auto* mean = reinterpret_cast<float*>(features(group));
     const auto keys = static_cast<float>(std::min<int64_t>(width_, of_.end - group * width_));
     for (int64_t f = 0; f < depth_; ++f) mean[f] /= keys;
-  }
-}
-
-void KeyGroups::add_key(int32_t pos, std::span<const float> key) {
-  std::byte* to = features(pos / width_);
-  const size_t first = means() ? 0 : static_cast<size_t>(pos % width_) * key.size();
-  for (size_t e = 0; e < key.size(); ++e) {
-    if (dtype_ == DType::kBF16) {
-      reinterpret_cast<uint16_t*>(to)[first + e] = f32_to_bf16(key[e]);
-    } else {
-      reinterpret_cast<float*>(to)[first + e] += key[e];
-    }
   }
 }
 

@@ -76,7 +76,6 @@ class KeyGroups {
   int64_t group() const { return model_.config().H / model_.config().G; }
   bool means() const { return options_.score == BlockScore::kMeans; }
   void add_keys(int32_t begin, int32_t end);
-  void add_key(int32_t pos, std::span<const float> key);
   std::byte* features(int64_t group) const {
     return reinterpret_cast<std::byte*>(memory_.features.view().data) + group * feature_bytes();
   }

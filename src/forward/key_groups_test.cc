@@ -257,8 +257,8 @@ TEST_P(KeyGroupsTest, LaterKeysDoNotMatter) {
   }
 }
 
-// Tiles that are weighed together are weighed as each by itself, to the bit: a first tile of a few
-// rows, a last one that the text ends in.
+// Tiles that are weighed together are weighed as each by itself, to the bit: a first tile of a few rows, a last one that
+// the text ends in.
 TEST_P(KeyGroupsTest, TilesTogetherAreTilesAlone) {
   constexpr int32_t kEnd = 64 * 20 - 24;
   store(random_floats(static_cast<size_t>(kEnd * c.E), 3));

@@ -3,7 +3,8 @@
 // Decode:     bytes of K and V read a second compared with the bandwidth of a plain read of as much memory. A layer by
 //             itself may lie in the last cache; `step` is what a model's step does: 24 layers whose pages of 32 take
 //             turns in memory, and 400 MB of weights read between them.
-// Figures are of the best iteration, since the machines are shared; of `step` the median. Shapes are those of Qwen2.5-0.5B: H 14, G 2, E 64.
+// Figures are of the best iteration, since the machines are shared; of `step` the median. Shapes are those of
+// Qwen2.5-0.5B: H 14, G 2, E 64.
 // Run:        attend_bench --benchmark_filter=prefill
 #include <benchmark/benchmark.h>
 
@@ -65,9 +66,26 @@ void fill(DType type, int E, size_t rows, uint32_t seed, Buffer& buffer) {
   }
 }
 
+AttendShape shape_of(const Case& c) {
+  const float scale = 1 / std::sqrt(static_cast<float>(c.E));
+  return {.group = kHeads / kGroups, .E = c.E, .scale = scale, .kv = c.kv, .rotary_dim = c.E};
+}
+
+// Of KV head g. q, out: rows of all heads.
+AttendTask task_of(const Case& c, int g, const Buffer& q, const Buffer& out, std::span<const int32_t> pos,
+                   std::span<const KvSpan> spans) {
+  AttendTask task;
+  task.q = q.as<float>() + g * kHeads / kGroups * c.E;
+  task.out = out.as<float>() + g * kHeads / kGroups * c.E;
+  task.q_stride = task.out_stride = kHeads * c.E;
+  task.pos = pos;
+  task.spans = spans;
+  return task;
+}
+
 void make(const Case& c, Problem& p) {
-  const int group = kHeads / kGroups, E = c.E;
-  p.shape = {.group = group, .E = E, .scale = 1 / std::sqrt(static_cast<float>(E)), .kv = c.kv, .rotary_dim = E};
+  const int E = c.E;
+  p.shape = shape_of(c);
   fill(DType::kF32, E, static_cast<size_t>(c.rows) * kHeads, 1, p.q);
   fill(DType::kF32, E, static_cast<size_t>(c.rows) * kHeads, 1, p.out);
   fill(c.kv, E, static_cast<size_t>(kGroups) * c.keys, 2, p.k);
@@ -96,13 +114,7 @@ void make(const Case& c, Problem& p) {
           {k + skip, v + skip, c.pieces == 1 || fresh ? nullptr : p.rotations[piece].data(), j, end - j});
       j = end;
     }
-    AttendTask task;
-    task.q = p.q.as<float>() + g * group * E;
-    task.out = p.out.as<float>() + g * group * E;
-    task.q_stride = task.out_stride = kHeads * E;
-    task.pos = p.pos;
-    task.spans = p.spans[g];
-    p.tasks.push_back(task);
+    p.tasks.push_back(task_of(c, g, p.q, p.out, p.pos, p.spans[g]));
   }
 }
 
@@ -146,10 +158,9 @@ struct Step {
 };
 
 void make(const Case& c, Step& step) {
-  constexpr int kLists = Step::kLayers * kGroups, kGroup = kHeads / kGroups;
+  constexpr int kLists = Step::kLayers * kGroups;
   const int64_t row = kv_row_bytes(c.kv, c.E);
-  step.shape = {.group = kGroup, .E = c.E, .scale = 1 / std::sqrt(static_cast<float>(c.E)), .kv = c.kv};
-  step.shape.rotary_dim = c.E;
+  step.shape = shape_of(c);
   fill(DType::kF32, c.E, kHeads, 1, step.q);
   fill(DType::kF32, c.E, kHeads, 1, step.out);
   const int64_t pages = (c.keys + Step::kPage - 1) / Step::kPage;
@@ -164,13 +175,7 @@ void make(const Case& c, Step& step) {
       const auto pos = static_cast<int32_t>(page * Step::kPage);
       step.spans[list].push_back({k, k + Step::kPage * row, nullptr, pos, std::min(Step::kPage, c.keys - pos)});
     }
-    AttendTask task;
-    task.q = step.q.as<float>() + list % kGroups * kGroup * c.E;
-    task.out = step.out.as<float>() + list % kGroups * kGroup * c.E;
-    task.q_stride = task.out_stride = kHeads * c.E;
-    task.pos = step.pos;
-    task.spans = step.spans[list];
-    step.tasks.push_back(task);
+    step.tasks.push_back(task_of(c, list % kGroups, step.q, step.out, step.pos, step.spans[list]));
   }
 }
 
@@ -208,8 +213,8 @@ void run_step(benchmark::State& state, const Case& c) {
   state.counters["of_read"] = bytes / median * 1e-9 / peak_of(*c.backend, pool).read_gbs;
 }
 
-void add(const std::string& name, const Case& c) {
-  benchmark::RegisterBenchmark(name.c_str(), [c](benchmark::State& state) { run_case(state, c); })
+void add(const std::string& name, const Case& c, void (*run)(benchmark::State&, const Case&) = run_case) {
+  benchmark::RegisterBenchmark(name.c_str(), [c, run](benchmark::State& state) { run(state, c); })
       ->Unit(benchmark::kMicrosecond)
       ->UseRealTime();
 }
@@ -242,11 +247,8 @@ void add_all(const Backend* backend) {
     }
   }
   for (const int keys : {8192, 16128}) {
-    const Case c{.backend = backend, .threads = 2, .keys = keys, .kv = DType::kBF16};
-    benchmark::RegisterBenchmark(("step/" + isa + "/bf16/keys:" + std::to_string(keys) + "/threads:2").c_str(),
-                                 [c](benchmark::State& state) { run_step(state, c); })
-        ->Unit(benchmark::kMillisecond)
-        ->UseRealTime();
+    add("step/" + isa + "/bf16/keys:" + std::to_string(keys) + "/threads:2",
+        {.backend = backend, .threads = 2, .keys = keys, .kv = DType::kBF16}, run_step);
   }
   add("prefill/" + isa + "/T:2048/page:32", {.backend = backend, .rows = 2048, .keys = 2048, .page = 32});
   add("decode/" + isa + "/f32/keys:2048/page:32", {.backend = backend, .keys = 2048, .page = 32});

@@ -62,15 +62,14 @@ struct Item {
   const AttendTask* task;
   int32_t first, count;
   int64_t super_first, super_last;
-  int64_t cost;
+  int64_t cost;               // its blocks, or its super-blocks where items are split, times weight()
   float* partial = nullptr;   // null: finish here; else the states of the super-blocks go there, one after the other
   uint8_t* filled = nullptr;  // which of them saw a key
 
   std::span<const int32_t> pos() const { return task->pos.subspan(first, count); }
-  // What a super-block takes, in fifths of a decode row's: a tile of 18 rows, as many lines as there are at once, takes
-  // 4.5 (in tiles) to 7 times as long.
+  // What its keys take, in fifths of what they take for a decode row: a tile of 18 rows, as many lines as there are at
+  // once, takes 4.5 (in tiles) to 7 times as long.
   int64_t weight() const { return 4 + count; }
-  int64_t super_weight() const { return (super_last - super_first) * weight(); }
   // The first super-block >= super with a block that some row may see, as far as sink and window say.
   int64_t next_super(int64_t super) const {
     const int64_t block = next_seen(task->mask, pos().front(), pos().back(), super * kSuperBlock);
@@ -219,8 +218,9 @@ class Attention {
       const int64_t sink = std::max<int64_t>(range.first, (int64_t{task.mask.sink} + kBlock - 1) / kBlock);
       int64_t blocks = std::max<int64_t>(range.last - range.first, 0);  // less those between sink and window
       if (sink < range.last) blocks -= std::min(next_seen(task.mask, low, high, sink), range.last) - sink;
-      tiles_.push_back({&task, first, count, range.first / kSuperBlock, (range.last + kSuperBlock - 1) / kSuperBlock,
-                        blocks * count});
+      Item tile{&task, first, count, range.first / kSuperBlock, (range.last + kSuperBlock - 1) / kSuperBlock, 0};
+      tile.cost = blocks * tile.weight();
+      tiles_.push_back(tile);
     }
   }
 
@@ -393,7 +393,8 @@ void Attention::run_split(ThreadPool& pool) {
         ++super;
       } while (super < tile.super_last && super - item.super_first < most && tile.next_super(super) == super);
       item.super_last = super;
-      left -= item.super_weight();
+      item.cost = (super - item.super_first) * item.weight();
+      left -= item.cost;
       super = tile.next_super(super);
       items.push_back(item);
     }
@@ -402,10 +403,8 @@ void Attention::run_split(ThreadPool& pool) {
     flag += all;
   }
   // Long ones first: a head that sees everything may come after many that see little.
-  std::ranges::sort(items, [](const Item& a, const Item& b) {
-    const int64_t x = a.super_weight(), y = b.super_weight();
-    return x != y ? x > y : a.partial < b.partial;
-  });
+  std::ranges::sort(
+      items, [](const Item& a, const Item& b) { return a.cost != b.cost ? a.cost > b.cost : a.partial < b.partial; });
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) { attend_tile(items[i]); });
   pool.parallel_for(static_cast<int64_t>(tiles_.size()), [&](int64_t i, int) {
     const Item& tile = tiles_[i];

@@ -360,8 +360,7 @@ JobParts X86Backend::parts_of(const MatmulJob& job, MatmulPart whole, int64_t ro
 }
 
 // Steps call the same layers in the same order (what is packed for one call alone, as groups of keys are, costs a wrong
-// guess). So the workers, which wait while one thread works on rows, may fetch
-// what came after these weights last time.
+// guess). So the workers, which wait while one thread works on rows, may fetch what came after these weights last time.
 void Scratch::read_ahead(const Parts& parts, ThreadPool& pool) {
   constexpr int64_t kBytes = 384 << 10;  // stays in L2 together with the activations
   const auto workers = static_cast<size_t>(pool.size());
