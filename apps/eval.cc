@@ -137,6 +137,7 @@ JournalSetup journal_setup(const EvalOptions& o, const ModelInfo& info) {
   was("ratios_to", ratios_to(o), "full");  // with --turns to prefix, since 28 November 2026; not all of these say so
   was("warm_as", o.warm_as, "prefix");
   was("season", o.season, 0);
+  was("season_states", o.season > 0 && engine.season_states, false);
   was("season_with", o.season > 0 ? o.season_with : "related", "related");
   // Journals of before 27 November 2026 never have these, and do not say what held.
   const auto unsaid = [&](const char* key, const nlohmann::ordered_json& value) { was(key, value, nullptr); };
@@ -294,6 +295,7 @@ void add_eval(Program& program) {
   app.add_option("--season-with", o->season_with,
                  "what stands before a piece then: related (the case's other pieces), random (other cases' pieces)")
       .show_default();
+  app.add_flag("--season-states", o->engine.season_states, "these means keep a hidden state a token, as serve's do");
   app.add_option("--max-minutes", o->max_minutes, "start no case after that; the same command goes on later");
   app.add_option("--journal", o->journal,
                  "results of single cases, written at once; by default FILE.journal of --json FILE");

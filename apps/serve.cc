@@ -216,6 +216,8 @@ void add_serve(Program& program) {
   app.add_option("--season", options->engine.season,
                  "documents that are asked for again become means over so many contexts in idle time (0: never)")
       .show_default();
+  app.add_flag("--season-states", options->engine.season_states,
+               "means keep a hidden state a token: more tokens are computed for the same work");
   app.add_option("--season-share", options->engine.season_share,
                  "share of the idle time that this takes at most, and audits the same")
       .show_default();

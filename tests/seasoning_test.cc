@@ -11,8 +11,8 @@ namespace {
 
 class Seasoning : public testing::Test {
  protected:
-  std::unique_ptr<Engine> engine(KvType type = KvType::kF32) const {
-    EngineOptions options{.model = kModel, .threads = 2, .kv_type = type, .chunk_tokens = 64};
+  std::unique_ptr<Engine> engine(KvType type = KvType::kF32, bool states = false) const {
+    EngineOptions options{.model = kModel, .threads = 2, .kv_type = type, .chunk_tokens = 64, .season_states = states};
     options.kv_bytes = int64_t{64} << 20;
     return open_for_test(options);
   }
@@ -53,6 +53,68 @@ TEST_F(Seasoning, OneContextThatIsThePromptsOwnIsAFullPass) {
   const auto other = engine();
   season(*other, tokens(80, 9));
   expect_differ(ask_seasoned(*other, "naive"), full());
+}
+
+// With states of the very context rows that enter give what a full pass gives, but for the states' rounding; with those
+// of another they do not. Such rows take less work, and r of it computes more tokens.
+TEST_F(Seasoning, RowsEnterWithAMeansStates) {
+  const auto asked = [&](Engine& of, const char* enter) {
+    return ask_seasoned(of, "mend", {{"r", "0.5"}, {"enter", enter}});
+  };
+  const auto with = engine(KvType::kF32, true), other = engine(KvType::kF32, true), none = engine();
+  season(*with, context);
+  season(*other, tokens(80, 9));
+  season(*none, context);
+  const Outcome all = ask_ok(*engine(), request_of(prompt, "full", 4));
+  const Outcome enters = asked(*with, "1"), whole = asked(*with, "0");
+  EXPECT_EQ(whole.usage().recomputed, 60);
+  EXPECT_EQ(enters.usage().recomputed, 90);  // a third up: 60 for two thirds of the work
+  expect_equal(ask_seasoned(*other, "mend", {{"r", "1"}, {"enter", "1"}}), all);
+  EXPECT_LT(enters.usage().linear_flops, 1.05 * whole.usage().linear_flops);
+  expect_equal(whole, all);
+  const auto off = [&](const Outcome& x) {
+    double out = 0;
+    for (size_t i = 0; i < x.completion.logits.first.size(); ++i)
+      out = std::max(out, std::abs(double{x.completion.logits.first[i]} - all.completion.logits.first[i]));
+    return out;
+  };
+  EXPECT_GT(off(enters), 0) << "states are bf16";
+  EXPECT_LT(off(enters), 0.1 * off(asked(*other, "1"))) << "power: another context's";
+  EXPECT_EQ(asked(*none, "1").usage().recomputed, 60) << "states are kept where they are asked for";
+  expect_equal(asked(*none, "1"), asked(*none, "0"));
+  // Who has no mean enters nowhere.
+  warm(*other, piece);
+  Request plain = request_of(prompt, "mend", 4);
+  plain.policy.params = {{"r", "0.5"}, {"enter", "1"}, {"reuse_from", "first"}};
+  plain.publish = false;
+  EXPECT_EQ(ask_ok(*other, plain).usage().recomputed, 60);
+}
+
+// Idle time makes states too, also for a policy that takes them; with them the same dial computes more tokens.
+TEST_F(Seasoning, IdleTimeMakesStatesForWhoTakesThem) {
+  const auto other = tokens(90, 4);
+  const auto recomputed = [&](bool states) {
+    EngineOptions options{.model = kModel, .threads = 2, .kv_type = KvType::kF32, .season = 2, .season_share = 1};
+    options.kv_bytes = int64_t{64} << 20;
+    options.season_states = states;
+    const auto with = open_for_test(options);
+    uint32_t head = 6;
+    const auto asks = [&](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+      const auto first = static_cast<int32_t>(a.size()), end = first + static_cast<int32_t>(b.size());
+      Request request = request_of(join({tokens(10, head++), a, b, tokens(12, 20)}), "auto", 2);
+      request.policy.params = {{"r", "0.4"}, {"hop", "0"}};
+      request.prompt.marks = {{10, 10 + first}, {10 + first, 10 + end}};
+      return ask_ok(*with, std::move(request)).usage();
+    };
+    asks(piece, other), asks(other, piece);
+    eventually([&] { return with->stats().seasoned_pieces[2] == 2; });
+    const PromptUsage usage = asks(piece, other);
+    EXPECT_EQ(usage.seasoned, 120) << "the other stands behind what it stood behind once";
+    return usage.recomputed;
+  };
+  const int without = recomputed(false);
+  EXPECT_GE(without, 84) << "power: .4 of 210, and what is computed whatever was chosen";
+  EXPECT_GT(recomputed(true), without);
 }
 
 TEST_F(Seasoning, TheMeanIsOverAllContexts) {

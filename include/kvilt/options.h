@@ -310,6 +310,11 @@ struct EngineOptions {
   // a request comes; a second copy of each part in the pool.
   int season = 0;
 
+  // Whether what makes means (here, or Request::season) keeps a hidden state of each of their tokens as well, from which
+  // `auto` and `mend` with `enter` compute a part of what they choose (docs/math/seasoning.md#states).
+  // Default: false. Cost: 2 bytes for each element of a token's state: a seventh more for a mean of the model measured.
+  bool season_states = false;
+
   // The share of the idle time that seasoning takes at most, and audits the same: from 0.001 to 1.
   // Default: 0.5.
   double season_share = 0.5;

@@ -22,6 +22,7 @@
 #include "index/clip_pieces.h"
 #include "index/content_index.h"
 #include "kv/ghost_list.h"
+#include "kv/mean_kv.h"
 #include "kv/page_table.h"
 #include "kv/segment_cache.h"
 #include "kvilt/engine.h"
@@ -153,6 +154,7 @@ class ContentCache {
     int64_t spare = 0;                // pages that no running request needs, evicted ones included
     RequestId request = 0;
     std::span<const Piece> elsewhere = {};  // of what was found: in the request's own namespace it becomes views
+    KeptRows* mean_state = nullptr;  // what a mean's tokens get of it besides (policy/mean_state.h); null: nothing
 
     // Of the whole prompt: the exact part goes to the first piece, and is all of it if there is no piece; it is none if
     // the prefix is itself a chain, or rows saw few keys.
@@ -192,12 +194,13 @@ class ContentCache {
   // Completion::contexts.
   std::vector<int> season(const Own& own, ThreadPool& pool, int most = kMostContexts);
   // What a pass needs for that besides its own KV: the means as they are, which stay until the new ones are there, and
-  // pages for these.
+  // pages for these and for the states of their tokens, so many bytes each.
   struct MeansToMake {
     std::vector<PinnedPages> old;
     int64_t pages = 0;
   };
-  MeansToMake means_to_make(std::span<const int32_t> prompt, std::span<const TokenMark> marks, DomainId seasoned) const;
+  MeansToMake means_to_make(std::span<const int32_t> prompt, std::span<const TokenMark> marks, DomainId seasoned,
+                            int64_t state_bytes) const;
 
   void clear();
   // From now on the cached texts' continuations can be found (ContentIndex::find_continuation).
@@ -266,7 +269,15 @@ class ContentCache {
   void mark_prefix(const Own& own);
   void publish_repaired(const Own& own);
   std::optional<Piece> holder_of(std::span<const int32_t> tokens, DomainId domain) const;
-  int season(const Own& own, const TokenMark& mark, ThreadPool& pool, int most);
+  struct NewMean {
+    int contexts = 0;  // 0: this one was not added
+    std::shared_ptr<const KvSegment> kv = nullptr;
+    PinnedPages pages = {};              // it stays until its states are there
+    std::vector<std::byte> states = {};  // of its tokens; none: they are not known
+  };
+  NewMean season(const Own& own, const TokenMark& mark, ThreadPool& pool, int most);
+  std::vector<std::byte> states_of(const Own& own, const MeanPart& now, const CachedSegment* old) const;
+  void attach_state(const Own& own, const NewMean& mean);
   std::optional<PinnedPages> pinned_mean(std::span<const int32_t> tokens, DomainId seasoned) const;
   std::vector<SegmentId> parts_of_mean(std::span<const int32_t> tokens, DomainId seasoned) const;
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);

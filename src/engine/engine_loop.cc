@@ -51,6 +51,7 @@ EngineLoop::EngineLoop(EngineParts parts)
       lingering_(parts_.options.linger_s),
       thread_([this] { run(); }) {
   if (parts_.events) parts_.events->on_retell([this](bool start) { post([this, start] { retell(start); }); });
+  counted_.wait();  // whoever asks an engine that is open hears of what it opened
 }
 
 EngineLoop::~EngineLoop() {
@@ -87,6 +88,7 @@ void EngineLoop::run() {
   if (parts_.options.pin) pin_to_cores(*parts_.pool);
   attach_stores();
   update_stats();
+  counted_.count_down();
   std::vector<std::function<void()>> tasks;
   bool waits = false;  // nobody can go on, and all that wait do so for the disk
   for (bool stop = false;;) {

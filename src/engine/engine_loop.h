@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <thread>
 #include <unordered_map>
@@ -196,6 +197,7 @@ class EngineLoop {
   std::vector<std::function<void()>> inbox_ KVILT_GUARDED_BY(mutex_);
   bool stop_ KVILT_GUARDED_BY(mutex_) = false;
   std::atomic<bool> posted_{false};  // inbox_ or stop_ changed: steps look here, and take the mutex only then
+  std::latch counted_{1};            // latest_ and pools_ say what there is
   std::thread thread_;               // last: everything it uses is there
 };
 

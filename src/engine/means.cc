@@ -9,6 +9,8 @@
 
 #include "engine/content_cache.h"
 #include "engine/piece_lists.h"
+#include "forward/annex_rows.h"
+#include "kv/annex.h"
 #include "kv/kv_rows.h"
 #include "kv/mean_kv.h"
 
@@ -17,6 +19,13 @@ namespace {
 
 // Where an exact copy stood behind the same tokens as here, that many of them, its context is known.
 constexpr int32_t kSameContext = 64;
+
+// At most, of a new table's tokens with so many bytes each: an extent's run fills its last page only in part.
+int64_t pages_for_states(const PageStore& store, int32_t tokens, int64_t bytes) {
+  if (bytes == 0) return 0;
+  const int32_t extents = tokens / (kExtentSlots / 2) + 2;
+  return Annex::pages_for(store, tokens * bytes) + 2 * int64_t{extents};
+}
 
 }  // namespace
 
@@ -87,14 +96,14 @@ std::vector<LacksContexts> ContentCache::without_contexts(std::span<const int32_
 
 // They are made one after the other, and each takes the place of the old one.
 ContentCache::MeansToMake ContentCache::means_to_make(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
-                                                      DomainId seasoned) const {
+                                                      DomainId seasoned, int64_t state_bytes) const {
   MeansToMake out;
   int64_t more = 0;
   for (const TokenMark& mark : marks) {
     const int32_t size = mark.end - mark.begin;
     if (size < min_segment_) continue;
     auto old = pinned_mean(prompt.subspan(mark.begin, size), seasoned);
-    const int64_t pages = pages_for_rows(store_, {0, size});
+    const int64_t pages = pages_for_rows(store_, {0, size}) + pages_for_states(store_, size, state_bytes);
     more += pages;
     out.pages = std::max(out.pages, more);
     if (!old) continue;
@@ -125,8 +134,9 @@ std::vector<int> ContentCache::season(const Own& own, ThreadPool& pool, int most
   std::vector<int> out(own.marks.size());
   const bool exact = own.layout.exact_end() == own.layout.prompt_len && own.exact.pos >= own.layout.prefix;
   if (!exact || !own.kv.whole()) return out;
-  // None of these makes room for another: the old means, then the new ones.
+  // None of these makes room for another: the old means, then the new ones, whose states come last.
   std::vector<std::optional<PinnedPages>> stay(out.size());
+  std::vector<NewMean> made(out.size());
   const auto pin = [&](size_t i) {
     const TokenMark& mark = own.marks[i];
     const auto tokens = own.tokens.subspan(mark.begin, mark.end - mark.begin);
@@ -136,40 +146,63 @@ std::vector<int> ContentCache::season(const Own& own, ThreadPool& pool, int most
   for (size_t i = 0; i < out.size(); ++i) {
     const TokenMark& mark = own.marks[i];
     if (mark.end - mark.begin < min_segment_ || !own.kv.owns({mark.begin, mark.end})) continue;
-    out[i] = season(own, mark, pool, most);
+    made[i] = season(own, mark, pool, most);
+    out[i] = made[i].contexts;
     if (out[i] > 0) pin(i);
   }
+  for (const NewMean& mean : made) attach_state(own, mean);
   return out;
 }
 
-// Over how many contexts the mark's mean is with this one; 0: it was not added. Nothing that somebody asked to be
-// kept makes room for it. REQUIRES: the old mean is pinned.
-int ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool, int most) {
+// Nothing that somebody asked to be kept makes room for it. REQUIRES: the old mean is pinned.
+ContentCache::NewMean ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool, int most) {
   const Run run{mark.begin, mark.end}, whole{0, run.size()};
   const auto tokens = own.tokens.subspan(run.begin, run.size());
   const CachedSegment* old = copy_of(tokens, own.domains.seasoned);
   const int contexts = old ? index_.info(old->id).contexts : 0;
-  if (contexts >= most) return 0;
+  if (contexts >= most) return {};
   const auto now = own.kv.publish(run);
   std::vector<MeanPart> parts;
   if (old) parts.push_back({old->parts[0].kv.get(), old->parts[0].of_kv({old->pos, old->pos + old->count})});
   parts.push_back({now.get(), run});
   if (old) parts[0].weight = static_cast<float>(contexts) / static_cast<float>(contexts + 1);
   parts.back().weight = 1 / static_cast<float>(contexts + 1);
-  if (!make_room(pages_for_rows(store_, run), own.kv.owner(), Reach::kOrdinary)) return 0;
+  if (!make_room(pages_for_rows(store_, run), own.kv.owner(), Reach::kOrdinary)) return {};
   const std::vector<SegmentId> replaced = old ? std::vector{old->id} : parts_of_mean(tokens, own.domains.seasoned);
   const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
   mean->give_to(own.kv.owner());
   const Run at = parts[0].positions;
+  NewMean out{contexts + 1, mean->publish(at), {}, states_of(own, parts.back(), old)};
+  out.pages = out.kv->pin(at);
   SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
-  info.contexts = contexts + 1;
+  info.contexts = out.contexts;
   info.replaced = true;
   const SegmentId id = segments_.next_id();
-  enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}, own.request}, std::move(info),
-        {whole});
-  if (!index_.contains(id)) return 0;
+  enter({id, at.begin, at.size(), false, {{out.kv, 0, at.size(), at.begin}}, own.request}, std::move(info), {whole});
+  if (!index_.contains(id)) return {};
   for (const SegmentId earlier : replaced) erase(earlier);
-  return contexts + 1;
+  return out;
+}
+
+// The states of a mean over this context and those of the old one, if there is one. None where that has none, so a mean
+// that once had no room for its states has none until it begins anew.
+std::vector<std::byte> ContentCache::states_of(const Own& own, const MeanPart& now, const CachedSegment* old) const {
+  if (!own.mean_state || !includes(own.mean_state->rows.rows(), Runs{now.positions})) return {};
+  if (!old) return bytes_of(*own.mean_state, now.positions);
+  const SegmentPart& part = old->parts[0];
+  const Run there = part.of_kv({old->pos, old->pos + old->count});
+  const Placement before(part.kv, there.begin - part.kv->pos(), there.size(), there.begin);
+  if (annexed({&before, 1}, own.mean_state->kind) != Runs{before.positions()}) return {};
+  return mean_bytes(*own.mean_state, now.positions, before, now.weight);
+}
+
+// Where there is room: without its states nothing enters at a mean.
+void ContentCache::attach_state(const Own& own, const NewMean& mean) {
+  if (mean.states.empty()) return;
+  const AnnexKind kind = own.mean_state->kind;
+  const Run at = mean.kv->positions();
+  const int64_t pages = mean.kv->pages_to_attach(kind, at, std::ssize(mean.states));
+  if (make_room(pages, own.kv.owner(), Reach::kOrdinary)) mean.kv->attach(kind, at, mean.states);
 }
 
 }  // namespace kvilt

@@ -1,6 +1,8 @@
 // Means over contexts in the content cache: which of them is found, and what comes before and after them.
 #include "engine/content_cache_for_test.h"
 #include "engine/loader_for_test.h"
+#include "forward/annex_rows.h"
+#include "kv/annex.h"
 
 namespace kvilt {
 namespace {
@@ -150,6 +152,76 @@ TEST_F(MeansTest, SaysWhatWasAdded) {
   open(5);  // 40 tokens
   look_in_mine();
   EXPECT_EQ(cache->season(compute(join(text(60, 10), a), {{10, 30}}, false).own(domains), pool), (Contexts{0}));
+}
+
+// The states that a pass kept become a mean by token, as K and V do, over the same contexts or not at all.
+TEST_F(MeansTest, AMeanHasTheMeanOfItsStates) {
+  constexpr AnnexKind kState{AnnexOf::kHiddenF32, 1};
+  const auto season = [&](int n, std::optional<float> state) {
+    Asked asked = compute(join(text(60 + n, 10 + n), a), {{10 + n, 30 + n}}, false);
+    KeptRows kept{kState, {}};
+    kept.rows.reset({{0, 30 + n}}, 3);
+    for (int32_t pos = 0; pos < 30 + n; ++pos) std::fill_n(kept.rows.row(pos), 3, state.value_or(0) + pos - n);
+    ContentCache::Own own = asked.own(domains);
+    if (state) own.mean_state = &kept;
+    return cache->season(own, pool);
+  };
+  const auto states = [&] {
+    const auto found =
+        cache->find(join(more, a, question), std::vector<TokenMark>{{9, 29}}, domains, {.seasoned = true});
+    std::vector<float> out;
+    for (const int32_t pos : positions(annexed(found.placements, kState))) {
+      float row[3];
+      annex_row(found.placements, kState, pos, std::as_writable_bytes(std::span(row)));
+      out.push_back(row[2] - static_cast<float>(pos - 9 + 10));  // the token's own part of it
+    }
+    return out;
+  };
+  EXPECT_EQ(season(0, 8.0f), std::vector<int>{1});
+  EXPECT_EQ(states(), std::vector<float>(20, 8));
+  EXPECT_EQ(season(1, 4.0f), std::vector<int>{2});
+  EXPECT_EQ(states(), std::vector<float>(20, 6));
+  EXPECT_EQ(season(2, std::nullopt), std::vector<int>{3});
+  EXPECT_TRUE(states().empty()) << "two of three contexts would be no mean over three";
+  EXPECT_EQ(season(3, 4.0f), std::vector<int>{4});
+  EXPECT_TRUE(states().empty()) << "nor one of four";
+  EXPECT_EQ(cache->store().free_pages() + cache->reclaimable(), cache->store().pages()) << "all of it is counted";
+}
+
+// Without room for the states there is the mean alone; what a pass is promised has room for both.
+TEST_F(MeansTest, WithoutRoomForItsStatesAMeanHasNone) {
+  constexpr AnnexKind kState{AnnexOf::kHiddenF32, 1};
+  constexpr int kWide = 200;  // so that they take more than the K and V
+  const std::vector<TokenMark> marks{{10, 30}};
+  const auto pages_left = [&](int64_t blocks) {
+    open(blocks);
+    look_in_mine();
+    Asked asked = compute(join(text(60, 10), a), marks, false);
+    KeptRows kept{kState, {}};
+    kept.rows.reset({{0, 30}}, kWide);
+    for (int32_t pos = 0; pos < 30; ++pos) std::fill_n(kept.rows.row(pos), kWide, 1.0f);
+    ContentCache::Own own = asked.own(domains);
+    own.mean_state = &kept;
+    const int64_t before = cache->store().free_pages();
+    const int64_t promised =
+        cache->means_to_make(own.tokens, marks, domains.seasoned, state_bytes(kState, kWide)).pages;
+    EXPECT_EQ(cache->season(own, pool), std::vector<int>{1});
+    const auto found = cache->find(join(more, a), std::vector<TokenMark>{{9, 29}}, domains, {.seasoned = true});
+    EXPECT_EQ(found.layout.seasoned, 20);
+    const bool has = !annexed(found.placements, kState).empty();
+    EXPECT_TRUE(has || before < promised);
+    EXPECT_TRUE(!has || before - cache->store().free_pages() <= promised);
+    return has;
+  };
+  EXPECT_FALSE(pages_left(8));
+  EXPECT_TRUE(pages_left(200)) << "power";
+  bool had = false;
+  for (int64_t blocks = 8; blocks < 60; ++blocks) {  // whatever is left, once it is enough it stays so
+    const bool has = pages_left(blocks);
+    EXPECT_GE(has, had);
+    had = has;
+  }
+  EXPECT_TRUE(had);
 }
 
 // What an eviction leaves of a mean is used as far as it goes, hides no whole mean, and leaves when there is a new one.

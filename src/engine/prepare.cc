@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/mark_runs.h"
 #include "engine/session.h"
+#include "forward/annex_rows.h"
 #include "kv/annex.h"
 #include "kv/session_file.h"
+#include "policy/mean_state.h"
 
 namespace kvilt {
 namespace {
@@ -72,6 +75,9 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   now.row_cost = scores ? parts_.model->cost_with_head() : 1;
   now.prefill =
       std::make_unique<Prefill>(*s.policy, layout, config, scores ? s.prompt_len : s.request.evaluation.prompt_logits);
+  const bool wants_state = s.request.season && parts_.options.season_states;
+  const std::optional<AnnexKind> state = wants_state ? mean_state(config) : std::nullopt;
+  if (state) now.prefill->keep_for_means(*state, normalize(runs_of(s.request.prompt.marks)));
   if (ahead) {
     if (!now.prefill->goes_by_layers()) return Admission::kLater;
     now.runs_on = s.fetches.back();
@@ -99,7 +105,8 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
                           (scores ? PromptScores::bytes(s.prompt_len, s.request.prompt_logprobs) : 0);
   now.outside = pages_of(outside);
   if (s.request.season) {
-    auto made = parts_.cache->means_to_make(s.tokens, s.request.prompt.marks, s.domains.seasoned);
+    auto made = parts_.cache->means_to_make(s.tokens, s.request.prompt.marks, s.domains.seasoned,
+                                            state ? state_bytes(*state, config.D) : 0);
     now.means = std::move(made.old);
     now.outside += made.pages;
   }
@@ -268,7 +275,12 @@ std::optional<PromptLayout> Preparer::place_found(Sequence& s) const {
   s.running.chain = found.chain;
   s.running.elsewhere = parts_.cache->elsewhere(found, s.domains);
   place(s, std::move(found.placements), std::move(found.overlays));
-  for (const AnnexKind& kind : s.policy->wants_annexes(parts_.model->config())) {
+  const ModelConfig& config = parts_.model->config();
+  std::vector<AnnexKind> kinds = s.policy->wants_annexes(config);
+  if (found.layout.seasoned > 0) {  // nothing else has what a policy does without
+    for (const AnnexKind& kind : s.policy->takes_annexes(config)) kinds.push_back(kind);
+  }
+  for (const AnnexKind& kind : kinds) {
     const Runs known = annexed(s.running.kv->first_placements(), kind);
     found.layout.annexes.emplace_back(kind, intersect(known, found.layout.reused()));
   }

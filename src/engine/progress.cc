@@ -37,7 +37,7 @@ Error not_numbers(size_t tokens) {
 ContentCache::Own EngineLoop::own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
                                      const Runs& recomputed) const {
   const auto& prefill = s.running.prefill;
-  const std::span<KeptRows> kept = prefill ? prefill->kept() : std::span<KeptRows>();
+  const std::span<KeptRows> kept = prefill ? prefill->kept_by_plan() : std::span<KeptRows>();
   return {.kv = *s.running.kv,
           .layout = layout,
           .tokens = s.tokens,
@@ -50,7 +50,8 @@ ContentCache::Own EngineLoop::own_of(const Sequence& s, const PromptLayout& layo
           .kept = kept,
           .spare = kept.empty() ? 0 : spare_pages(),
           .request = s.id,
-          .elsewhere = s.running.elsewhere};
+          .elsewhere = s.running.elsewhere,
+          .mean_state = prefill ? prefill->kept_for_means() : nullptr};
 }
 
 // Pages that no running request needs, however long its answer becomes.

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -49,6 +50,16 @@ class CarryState {
   };
   std::vector<CarryWeights> weights_;   // by group: they serve all layers that write the same positions
   std::vector<std::vector<Fit>> fits_;  // by layer: K of every KV head, then V
+  std::map<int, Fit> states_;           // by layer that rows enter
+};
+
+// The rows of one chunk as a layer begins that some of them enter with stored states.
+struct EnteringRows {
+  const PageTable* kv = nullptr;
+  const Carry* carry = nullptr;
+  const RowEntry* entry = nullptr;
+  std::span<const int32_t> pos;
+  Mat<float> x;  // a row each: the hidden state
 };
 
 class CarryPass {
@@ -65,6 +76,9 @@ class CarryPass {
   };
   // Mends the groups whose recomputed positions are among rows.pos; `written` is the layer's write set.
   Cost carry(const Carry& carry, const Runs& written, const FreshRows& rows, const Changes& changes, CarryState& state);
+  // The rows that enter take over by how much the hidden states of their group's rows from below differ from the stored
+  // ones, with the weights of the layer below and one gain for all of a state (carry_states.cc).
+  Cost carry_states(const EnteringRows& rows, CarryState& state) const;
 
  private:
   struct Group;

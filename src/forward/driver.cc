@@ -111,11 +111,26 @@ void Driver::start(std::span<Chunk> chunks) {
   }
 }
 
+// Rows that enter the layer join those that come from below.
+void Driver::join(std::span<Chunk> chunks, int l) {
+  Scratch& s = *scratch_;
+  join_rows(chunks, l, s.rows, s.x, s.out, s.x_next);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const Stage& stage = *chunks[i].stage;
+    const RowEntry* entry = stage.entry_at(l);
+    const int64_t begin = s.rows.first[i], end = s.rows.first[i + 1];
+    if (!entry || !stage.carry || begin == end) continue;
+    const Mat<float> x = s.x.view().slice_rows(begin, end);
+    const auto cost = carry_.carry_states({chunks[i].kv, &*stage.carry, entry, s.rows.pos_of(i), x}, *chunks[i].carry);
+    chunks[i].work.attention_flops += cost.flops;
+  }
+}
+
 void Driver::layer(std::span<Chunk> chunks, int l) {
   Scratch& s = *scratch_;
   const bool after_cut = l > 0 && l == chunks[0].band->layer_begin;
   const Part part = after_cut ? Part::kAfterCut : Part::kWhole;
-  join_rows(chunks, l, s.rows, s.x, s.out, s.x_next);
+  join(chunks, l);
   if (s.rows.size() == 0) return;
   choose_rows(chunks, l, part);
   project(chunks, l);

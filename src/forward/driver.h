@@ -43,6 +43,7 @@ class Driver {
   // A cut splits its layer: one band stores K and V and runs the probes, the next one goes on with the rows that leave.
   enum class Part : uint8_t { kWhole, kBeforeCut, kAfterCut };
   void start(std::span<Chunk> chunks);
+  void join(std::span<Chunk> chunks, int l);
   void layer(std::span<Chunk> chunks, int l);
   void cut(std::span<Chunk> chunks, int l);
   void choose_rows(std::span<Chunk> chunks, int l, Part part);

@@ -122,19 +122,34 @@ Runs annexed(std::span<const Placement> placements, AnnexKind kind) {
   return normalize(std::move(out));
 }
 
-void annex_row(std::span<const Placement> placements, AnnexKind kind, int32_t pos, std::span<std::byte> out) {
+namespace {
+
+// The annex that holds the row of `pos`, and where `pos` is in it. Null: none.
+std::pair<const Annex*, int32_t> annex_of(std::span<const Placement> placements, AnnexKind kind, int32_t pos) {
   const auto after = std::ranges::upper_bound(placements, pos, {}, &Placement::pos);
-  CHECK(after != placements.begin());
+  if (after == placements.begin()) return {};
   const Placement& placed = *std::prev(after);
+  if (pos >= placed.pos + placed.count) return {};
   const int32_t there = pos - placed.shift();
   const Extent* in = placed.segment->extent_of(kind.layer, there);
-  CHECK(in);
-  const auto& annexes = in->annexes();
-  const auto found = std::ranges::find_if(annexes, [&](const auto& annex) {
-    return annex->kind() == kind && annex->positions().begin <= there && there < annex->positions().end;
-  });
-  CHECK(found != annexes.end());
-  (*found)->row(there, out);
+  if (!in) return {};
+  for (const auto& annex : in->annexes()) {
+    const Run has = annex->positions();
+    if (annex->kind() == kind && has.begin <= there && there < has.end) return {annex.get(), there};
+  }
+  return {};
+}
+
+}  // namespace
+
+bool has_annex_row(std::span<const Placement> placements, AnnexKind kind, int32_t pos) {
+  return annex_of(placements, kind, pos).first != nullptr;
+}
+
+void annex_row(std::span<const Placement> placements, AnnexKind kind, int32_t pos, std::span<std::byte> out) {
+  const auto [annex, there] = annex_of(placements, kind, pos);
+  CHECK(annex);
+  annex->row(there, out);
 }
 
 std::vector<PlacedAnnex> annex_blocks(std::span<const Placement> placements, AnnexKind kind) {

@@ -58,7 +58,9 @@ class Annex {
 // What is known of a kind of what was placed, in the positions of the request that placed it.
 // Those with a row.
 Runs annexed(std::span<const Placement> placements, AnnexKind kind);
-// Copies the row of `pos`. REQUIRES: annexed() has it.
+// Of one position, without a look at all others.
+bool has_annex_row(std::span<const Placement> placements, AnnexKind kind, int32_t pos);
+// Copies the row of `pos`. REQUIRES: it has one.
 void annex_row(std::span<const Placement> placements, AnnexKind kind, int32_t pos, std::span<std::byte> out);
 // Blocks all of whose tokens one placement holds: where they are now, and the annex. Valid while the placement is.
 struct PlacedAnnex {

@@ -12,6 +12,8 @@
 //          look_alike_pieces()), a small error points to the wrong row: draft and balanced compute the share `alike`
 //          there instead of r. Of 90 look-ups in such lists full answered .567, balanced with r .31 .411, with .70 .544;
 //          .70 was chosen on 60 others (docs/results/look-alikes.md).
+// Enter:   of what is computed over means, half starts a third up with the mean's state, so that r of the work computes a
+//          fifth more tokens: full's whole answer in more of the questions (docs/results/seasoning.md).
 // Source: this project's own; docs/papers.md#auto-ours has the figures, and what else was tried.
 // Rules:  pieces are not used where fewer than kShort positions are to be computed without them, or where the plan is
 //         estimated to take more than kWorthIt of the FLOPs of computing them all. The prompt is then computed, and
@@ -31,12 +33,14 @@ constexpr int kTail = 64;        // mend's default
 constexpr int32_t kShort = 128;  // positions; a prefill of 128 takes the time of a few decode steps
 constexpr double kWorthIt = 0.8;
 constexpr double kAlike = 0.7;
+constexpr double kEnters = 0.5;  // two thirds and all of them were no better, on tuning questions
 
 struct Dial {
   MendDial mend;
   double hop;
 };
-constexpr Dial kDraft{{0.05, kAlike}, 0}, kBalanced{{0.31, kAlike}, 0.02};
+constexpr Dial kDraft{{.r = 0.05, .alike = kAlike, .enter = kEnters}, 0},
+    kBalanced{{.r = 0.31, .alike = kAlike, .enter = kEnters}, 0.02};
 constexpr int64_t kFewestLookers = 16;  // right answers of the probe model: .933 with 12, .950 with 16 and 22
 
 // FLOPs of `rows` in all layers: linear layers, and attention over all positions before each row (windows are ignored).
@@ -61,6 +65,9 @@ class Auto : public ReusePolicy {
   Auto(const Dial& dial, bool unmarked) : dial_(dial), mend_(mend_with(dial.mend)), unmarked_(unmarked) {}
 
   bool wants_unmarked() const override { return unmarked_; }
+  std::vector<AnnexKind> takes_annexes(const ModelConfig& config) const override {
+    return mend_->takes_annexes(config);
+  }
   bool wants_look_alikes() const override { return dial_.mend.alike != dial_.mend.r; }
 
   bool uses(const PromptLayout& layout, const ModelConfig& config) const override {
@@ -135,6 +142,7 @@ std::unique_ptr<ReusePolicy> make_auto(PolicyParams& p) {
   if (given >= 0) dial.mend.r = given;
   dial.mend.alike = p.number("alike", given >= 0 ? given : kAlike, 0, 1);
   dial.hop = p.number("hop", dial.hop, 0, 1);
+  dial.mend.enter = p.number("enter", dial.mend.enter, 0, 1);
   dial.mend.ahead = p.integer("ahead", dial.mend.ahead, 0, kMostAhead);
   return std::make_unique<Auto>(dial, all);
 }

@@ -11,6 +11,9 @@
 //          score, on the continuation of a novel .6 of its KL (docs/results/README.md). If all of it goes to anchors,
 //          there is no stage I, and the question need not be known. What is a mean over contexts has less common change
 //          to show: there the anchors go as r grows, unless asked for (docs/results/seasoning.md).
+// Enter:   what is a mean over contexts has the mean of its hidden states a third up as well. Of the chosen tokens the
+//          half with the lower scores start there; what the others show of their change is carried over to them. r counts
+//          work, so that more tokens are computed for it (docs/math/seasoning.md#states).
 // Stale:   with stale=unseen a recomputed row reads of other pieces what is computed anew, and not what is stale or
 //          carried over (RelaxKV's idea, piece_sights.h). Off: what is carried over is better than nothing, as far as known.
 // Ahead:   with ahead=n the first look guesses n tokens of the answer, which look too (docs/results/mend.md#tokens-ahead).
@@ -19,6 +22,7 @@
 
 #include "base/check.h"
 #include "policy/carry_groups.h"
+#include "policy/mean_state.h"
 #include "policy/mend.h"
 #include "policy/piece_sights.h"
 #include "policy/question_stage.h"
@@ -45,6 +49,11 @@ class Mend : public ReusePolicy {
  public:
   explicit Mend(const MendParams& params) : params_(params) {}
 
+  std::vector<AnnexKind> takes_annexes(const ModelConfig& config) const override {
+    const auto state = mean_state(config);
+    return state && params_.dial.enter > 0 ? std::vector{*state} : std::vector<AnnexKind>();
+  }
+
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     Stage repair = uniform_stage({layout.after_prefix()}, config.L);
     if (layout.pieces.empty()) return plan_for(layout, {repair});
@@ -54,7 +63,7 @@ class Mend : public ReusePolicy {
     }
     const double share = params_.dial.share(layout);
     if (share == 0 || params_.anchors == 1) {  // nothing is chosen by score
-      compute(layout, anchors(layout), repair);
+      compute(layout, anchors(layout, params_.dial.r), repair);
       return plan_for(layout, {repair});
     }
     repair.expected = share;
@@ -64,19 +73,23 @@ class Mend : public ReusePolicy {
     return plan_for(layout, {std::move(look), std::move(repair)});
   }
 
-  void refine(const PromptLayout& layout, const ModelConfig&, int stage, std::span<const Probe> probes,
+  void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
               Plan& plan) const override {
     if (stage + 1 == static_cast<int>(plan.stages.size())) return;
-    const Runs strided = anchors(layout), always = unite(always_computed(layout, params_.tail), strided);
-    const Runs alike = alike_in(layout);
+    const Runs alike = alike_in(layout), rest = subtract(layout.reused(), alike);
+    const std::optional<Entering> enters = entering_in(rest, layout, config);
+    const double r = enters ? enters->bought(params_.dial.r) : params_.dial.r;
+    const Runs strided = anchors(layout, r), always = unite(always_computed(layout, params_.tail), strided);
     Runs chosen = strided;
     const auto choose = [&](const Runs& text, double share) {
       const int64_t n = std::max<int64_t>(budget_of(text, share) - count(intersect(strided, text)), 0);
       chosen = unite(chosen, top_positions(probes[0].score, subtract(text, always), n));
     };
-    choose(subtract(layout.reused(), alike), params_.dial.r);
+    choose(rest, r);
     choose(alike, params_.dial.alike);
-    compute(layout, chosen, plan.stages.back());
+    Stage& repair = plan.stages.back();
+    compute(layout, chosen, repair);
+    if (enters) enter(layout, *enters, intersect(chosen, rest), probes[0], repair);
   }
 
  private:
@@ -92,6 +105,38 @@ class Mend : public ReusePolicy {
       repair.sights = piece_sights(layout, subtract(chosen, always), repair.sets[0], RowsRead::kOwnPiece);
   }
 
+  // Rows that enter with a mean's state: how much of the text has one, how many of its rows enter, and for what share of a
+  // row's work they do not run.
+  struct Entering {
+    AnnexKind state;
+    double known = 0, share = 0, saved = 0;
+    // The share of the text that r of its work computes.
+    double bought(double r) const { return r / (1 - known * share * saved); }
+  };
+  // None where no row of the text can enter, or all of it is to be computed.
+  std::optional<Entering> entering_in(const Runs& text, const PromptLayout& layout, const ModelConfig& config) const {
+    const auto state = mean_state(config);
+    const int64_t known = state ? count(intersect(text, layout.annexed(*state))) : 0;
+    if (known == 0 || params_.dial.enter == 0 || params_.dial.r == 1) return {};
+    Entering out{*state, static_cast<double>(known) / static_cast<double>(count(text)), params_.dial.enter,
+                 static_cast<double>(state->layer) / config.L};
+    // More than all of the text cannot be computed: what is left of r goes into rows that run from the embeddings.
+    out.share = std::min(out.share, (1 - params_.dial.r) / (out.known * out.saved));
+    return out;
+  }
+
+  // Of the chosen tokens that have a state, those with the lower scores enter.
+  void enter(const PromptLayout& layout, const Entering& how, const Runs& chosen, const Probe& scores,
+             Stage& repair) const {
+    const Runs known = subtract(intersect(chosen, layout.annexed(how.state)), always_computed(layout, params_.tail));
+    const auto whole = std::llround(static_cast<double>(count(known)) * (1 - how.share));
+    const Runs entering = subtract(known, top_positions(scores.score, known, whole));
+    if (entering.empty()) return;
+    repair.sets.push_back(subtract(repair.sets[0], entering));
+    std::fill_n(repair.write.begin(), how.state.layer, uint16_t{1});
+    repair.entries.push_back({how.state, entering});
+  }
+
   // Share of a piece's tokens, of which the share r is computed.
   double anchor_share(const PromptLayout& layout, double r) const {
     const double share = r * params_.anchors;
@@ -102,8 +147,8 @@ class Mend : public ReusePolicy {
   }
 
   // The middles of equal parts of every piece; not its first tokens, whose change is unlike that of the rest.
-  Runs anchors(const PromptLayout& layout) const {
-    const double share = anchor_share(layout, params_.dial.r), of_alike = anchor_share(layout, params_.dial.alike);
+  Runs anchors(const PromptLayout& layout, double r) const {
+    const double share = anchor_share(layout, r), of_alike = anchor_share(layout, params_.dial.alike);
     const Runs alike = alike_in(layout);
     Runs out;
     for (const Run& piece : layout.pieces) {
@@ -124,14 +169,16 @@ MendParams params_of(PolicyParams& p) {
   MendParams params;
   params.anchors_given = p.given("anchors");
   const double r = p.number("r,budget", 0.15, 0, 1);
-  params.dial = {r, r};
+  params.dial = {.r = r, .alike = r};
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
   if (params.anchors < 1) {  // else nobody looks
+    params.dial.enter = p.number("enter", params.dial.enter, 0, 1);
     params.dial.ahead = p.integer("ahead", params.dial.ahead, 0, kMostAhead);
     params.value_norm = p.flag("value_norm", params.value_norm);
   }
   params.sees_stale = p.choice("stale", "seen", {"seen", "unseen"}) == "seen";
+  if (!params.sees_stale && params.dial.enter > 0) p.wrong("parameter 'enter' is of stale=seen");
   const std::string kernel = p.choice("carry", "content", {"content", "gaussian", "mean", "nearest", "none"});
   params.carries = kernel != "none";
   params.carry.kernel = kernel == "mean"       ? Carry::Kernel::kMean

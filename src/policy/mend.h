@@ -18,9 +18,10 @@ inline constexpr int32_t kLookAlikeTokens = 64;  // of such a piece, at least
 Runs look_alike_pieces(const PromptLayout& layout);
 
 struct MendDial {
-  double r;       // share of the reused tokens that is computed again, in [0, 1]
-  double alike;   // of those in look-alikes, in [0, 1]; r: these are as all others
-  int ahead = 0;  // guessed tokens of the answer that the look takes in, in [0, kMostAhead]
+  double r;          // share of the reused tokens that is computed again, in [0, 1]
+  double alike;      // of those in look-alikes, in [0, 1]; r: these are as all others
+  double enter = 0;  // of what is computed by r, the share that enters with a mean's state, where there is one
+  int ahead = 0;     // guessed tokens of the answer that the look takes in, in [0, kMostAhead]
 
   double share(const PromptLayout& layout) const;  // of all reused tokens
 };

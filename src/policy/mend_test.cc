@@ -68,6 +68,69 @@ TEST(Mend, AnchorsOfMeansGoAsTheBudgetGrows) {
   EXPECT_EQ(strided({{"r", "0.15"}}), low) << "up to the default budget nothing changes";
 }
 
+// Six layers: the state is kept at layer 2, so a row that enters takes two thirds of the work.
+TEST(Mend, TheLowerHalfEntersWhereThereIsAState) {
+  const ModelConfig config = config_of(6);
+  const AnnexKind state{AnnexOf::kHiddenBF16, 2};
+  PromptLayout prompt{1100, 0, {{0, 500}, {500, 1000}}};
+  const auto refined = [&](std::map<std::string, std::string> params) {
+    const auto mend = policy("mend", params);
+    Plan plan = checked_plan(*mend, prompt, config);
+    Probe falling;
+    for (int pos = 0; pos < prompt.prompt_len; ++pos) falling.score.push_back(2000 - pos);
+    mend->refine(prompt, config, 0, {&falling, 1}, plan);
+    EXPECT_TRUE(validate(plan, config, {{0, 1000}}).ok());
+    return plan.stages.back();
+  };
+  const std::map<std::string, std::string> halves{{"r", "0.2"}, {"anchors", "0"}, {"enter", "0.5"}};
+  EXPECT_TRUE(refined(halves).entries.empty()) << "nobody kept a state";
+  EXPECT_EQ(refined(halves).write_at(0), (Runs{{0, 200}, {1000, 1100}}));
+  prompt.annexes = {{state, {{0, 1000}}}};
+  const Stage all = refined(halves);  // .2 / (1 - .5 / 3): 240 for the work of 200
+  EXPECT_EQ(all.write_at(2), (Runs{{0, 240}, {1000, 1100}}));
+  EXPECT_EQ(all.write_at(1), (Runs{{0, 120}, {1000, 1100}}));
+  ASSERT_EQ(all.entries.size(), 1u);
+  EXPECT_EQ(all.entries[0].state, state);
+  EXPECT_EQ(all.entries[0].rows, (Runs{{120, 240}}));
+  EXPECT_TRUE(refined({{"r", "0.2"}, {"anchors", "0"}, {"enter", "0"}}).entries.empty());
+  // No more than all is computed: of .9 a third of the rows' third is saved, and at 1 nothing enters.
+  const Stage most = refined({{"r", "0.9"}, {"anchors", "0"}, {"enter", "1"}});
+  EXPECT_EQ(most.write_at(2), (Runs{{0, 1100}}));
+  EXPECT_EQ(most.entries[0].rows, (Runs{{700, 1000}}));
+  EXPECT_TRUE(refined({{"r", "1"}, {"anchors", "0"}, {"enter", "1"}}).entries.empty());
+  // Half of the text has a state: there the lower half of what is chosen enters.
+  prompt.annexes = {{state, {{0, 500}}}};
+  const Stage some = refined({{"r", "0.55"}, {"anchors", "0"}, {"enter", "0.5"}});
+  EXPECT_EQ(some.write_at(2), (Runs{{0, 600}, {1000, 1100}}));
+  EXPECT_EQ(some.entries[0].rows, (Runs{{250, 500}}));
+  EXPECT_EQ(policy("mend", {{"enter", "0.5"}})->takes_annexes(config), std::vector{state});
+  EXPECT_TRUE(policy("mend", {{"enter", "0"}})->takes_annexes(config).empty());
+  EXPECT_TRUE(policy("mend", {{"enter", "0.5"}})->takes_annexes(config_of(2)).empty()) << "too few layers";
+  EXPECT_TRUE(policy("mend", {{"enter", "0.5"}})->wants_annexes(config).empty()) << "a clean copy serves it";
+  EXPECT_EQ(policy("auto", {{"enter", "0.5"}})->takes_annexes(config), std::vector{state});
+}
+
+// Of look-alikes every chosen row is computed from its embedding: a small error points to the wrong one there.
+TEST(Mend, NothingOfLookAlikesEnters) {
+  const ModelConfig config = config_of(6);
+  PromptLayout prompt{1100, 0, {{0, 500}, {500, 1000}}};
+  prompt.piece_look_alikes = {0.5, 0};
+  prompt.annexes = {{{AnnexOf::kHiddenBF16, 2}, {{0, 1000}}}};
+  const auto balanced = policy("auto", {{"enter", "0.5"}});
+  Plan plan = checked_plan(*balanced, prompt, config);
+  Probe flat;
+  flat.score.assign(1100, 1);
+  const Probe probes[] = {flat, flat};
+  for (int stage = 0; stage < 2; ++stage)
+    balanced->refine(prompt, config, stage, std::span(probes).first(static_cast<size_t>(stage) + 1), plan);
+  const Stage& repair = plan.stages.back();
+  EXPECT_EQ(count(intersect(repair.write_at(5), Runs{{0, 500}})), 350);
+  EXPECT_EQ(count(intersect(repair.write_at(0), Runs{{0, 500}})), 350);
+  const int64_t others = count(intersect(repair.write_at(5), Runs{{500, 1000}}));
+  EXPECT_EQ(others, 186);  // .31 / (1 - .5 / 3) of 500
+  EXPECT_EQ(count(intersect(repair.write_at(0), Runs{{500, 1000}})), others / 2);
+}
+
 ModelConfig half_billion() {  // Qwen2.5-0.5B's shape
   ModelConfig config = config_of(24);
   config.D = 896, config.H = 14, config.G = 2, config.E = 64, config.F = 4864;

@@ -105,6 +105,8 @@ class ReusePolicy {
   virtual int32_t wants_shared_context() const { return 0; }
   // Kinds at layers of the model: PromptLayout::annexes says where the pieces have them.
   virtual std::vector<AnnexKind> wants_annexes(const ModelConfig& config) const { return {}; }
+  // The same of kinds that means may have (policy/mean_state.h), which it does without as well.
+  virtual std::vector<AnnexKind> takes_annexes(const ModelConfig& config) const { return {}; }
   // Whether the placed pieces are read as if they were stored in 8 bits (kv/stored_int8.cc).
   virtual bool wants_int8() const { return false; }
   // Whether later requests of the same policy may go on from what it leaves. False for controls and baselines whose KV is

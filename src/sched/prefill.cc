@@ -56,8 +56,8 @@ bool Prefill::goes_by_layers() const {
   const Stage& of = plan_.stages[0];
   const bool plain = of.layer_end == config_.L && of.cuts.empty() && of.probes.empty() && of.entries.empty() &&
                      !of.carry && !of.ffn && !of.fate && of.ahead == 0;
-  return plain && plan_.stages.size() == 1 && plan_.keep.empty() && !plan_.sparse && !plan_.decode &&
-         !plan_.narrowed() && layout_.pieces.empty();
+  return plain && plan_.stages.size() == 1 && kept_.empty() && !plan_.sparse && !plan_.decode && !plan_.narrowed() &&
+         layout_.pieces.empty();
 }
 
 // Where the band has not begun, it ends anew.
@@ -197,7 +197,7 @@ int64_t Prefill::hidden_bytes() const {
     if (of.cuts.empty() || of.cuts.front() >= of.layer_end) continue;
     rows = std::max(rows, count(next_band(of, 0, config_.L, {}).cut_rows));
   }
-  for (const AnnexKind& kind : plan_.keep) rows += count(plan_.stages.back().write_at(kind.layer));
+  for (const KeptRows& kept : kept_) rows += count(rows_kept(kept));
   return rows * config_.D * static_cast<int64_t>(sizeof(float));
 }
 
@@ -209,11 +209,23 @@ int64_t Prefill::probe_bytes() const {
   return bytes;
 }
 
+void Prefill::keep_for_means(AnnexKind kind, Runs positions) {
+  CHECK(kept_.size() == plan_.keep.size() && stage_ == 0 && at_band_start());
+  kept_.push_back({kind, {}});
+  for_means_ = std::move(positions);
+}
+
+Runs Prefill::rows_kept(const KeptRows& kept) const {
+  const Runs& written = plan_.stages.back().write_at(kept.kind.layer);
+  const bool of_plan = &kept < kept_.data() + plan_.keep.size();
+  return of_plan ? written : intersect(written, for_means_);
+}
+
 void Prefill::start_keeping() {
   const int first = band_.layer_begin + (band_.layer_begin > 0 ? 1 : 0);
   for (KeptRows& kept : kept()) {
     const int layer = kept.kind.layer;
-    if (layer >= first && layer < layers_written().end) kept.rows.reset(stage().write_at(layer), config_.D);
+    if (layer >= first && layer < layers_written().end) kept.rows.reset(rows_kept(kept), config_.D);
   }
 }
 

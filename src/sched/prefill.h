@@ -82,6 +82,11 @@ class Prefill {
   // memory. Called at the band's start.
   std::span<KeptRows> kept() { return stage_ + 1 == plan_.stages.size() ? std::span(kept_) : std::span<KeptRows>(); }
   void start_keeping();
+  // One more kind, which the plan does not name, of these positions: of a request that makes means. Called before
+  // anything is computed.
+  void keep_for_means(AnnexKind kind, Runs positions);
+  std::span<KeptRows> kept_by_plan() { return kept().first(kept().empty() ? 0 : plan_.keep.size()); }
+  KeptRows* kept_for_means() { return kept().size() > plan_.keep.size() ? &kept_.back() : nullptr; }
   CarryState& carry() { return carry_; }  // of this stage
 
   // What each KV head must keep (PageTable::keep): everything while refine() may still change the plan, then what its
@@ -118,6 +123,7 @@ class Prefill {
   double kept_share() const;
 
  private:
+  Runs rows_kept(const KeptRows& kept) const;
   std::optional<Run> group_of(int32_t pos) const;
   Run whole_groups(Run chunk) const;
   const Runs& entering() const { return band_.rows; }
@@ -146,6 +152,7 @@ class Prefill {
   std::vector<AnnexBlock> findings_;
   Stage ahead_;                   // of the rows that are guessed, while they run
   std::vector<int32_t> guessed_;  // of this stage
+  Runs for_means_;                // positions of keep_for_means()
   bool guessing_ = false;
   std::vector<Probe> probes_;  // of the stages so far, in order
   size_t first_probe_ = 0;     // of this stage

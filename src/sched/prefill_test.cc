@@ -299,6 +299,32 @@ TEST(Prefill, HiddenStatesOfACutCount) {
   EXPECT_EQ(Prefill(*sparsex("catchup"), kLayout, config).hidden_bytes(), 0) << "its first stage ends at the cut";
 }
 
+// What a pass keeps for means is its own affair: the plan does not name it, so it is not published with segments.
+TEST(Prefill, WhatIsKeptForMeansIsKeptBesides) {
+  ModelConfig config = config_of(5);
+  config.D = 8;
+  constexpr AnnexKind kPlans{AnnexOf::kHiddenF32, 4}, kMeans{AnnexOf::kHiddenBF16, 1};
+  const auto full = make_policy("full", {}).value();
+  const auto keeps = make_policy("crossquery", {{"regime", "b"}, {"l_cut", "4"}}).value();
+  const PromptLayout layout{40, 0, {}};
+  Prefill without(*full, layout, config), means(*full, layout, config), both(*keeps, layout, config);
+  EXPECT_EQ(without.kept_for_means(), nullptr);
+  EXPECT_EQ(without.hidden_bytes(), 0);
+  means.keep_for_means(kMeans, {{5, 25}});
+  ASSERT_NE(means.kept_for_means(), nullptr);
+  EXPECT_EQ(means.kept_for_means()->kind, kMeans);
+  EXPECT_TRUE(means.kept_by_plan().empty());
+  EXPECT_EQ(means.hidden_bytes(), 20 * 8 * 4) << "of the marks alone";
+  EXPECT_FALSE(means.goes_by_layers()) << "a band would end below the layer";
+  both.keep_for_means(kMeans, {{5, 25}});
+  ASSERT_EQ(both.kept_by_plan().size(), 1u);
+  EXPECT_EQ(both.kept_by_plan()[0].kind, kPlans);
+  EXPECT_EQ(both.kept_for_means()->kind, kMeans);
+  both.start_keeping();
+  EXPECT_EQ(both.kept_for_means()->rows.rows(), (Runs{{5, 25}}));
+  EXPECT_EQ(both.kept_by_plan()[0].rows.rows(), (Runs{{0, 40}}));
+}
+
 // What probes find by layer is memory that the request holds until its prefill ends.
 TEST(Prefill, WhatProbesFindByLayerCounts) {
   ModelConfig config = config_of(6);
