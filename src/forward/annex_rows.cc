@@ -38,13 +38,10 @@ std::vector<std::byte> bytes_of(KeptRows& kept, Run positions) {
 
 std::vector<std::byte> mean_bytes(KeptRows& kept, Run positions, const Placement& placed, float share) {
   CHECK(placed.count == positions.size());
-  const DType type = row_type(kept.kind.of);
   const int D = kept.rows.D();
-  std::vector<std::byte> stored(static_cast<size_t>(kv_row_bytes(type, D)));
   std::vector<float> mean(static_cast<size_t>(D));
   return encoded(kept, positions, [&](int32_t pos) {
-    annex_row({&placed, 1}, kept.kind, placed.pos + pos - positions.begin, stored);
-    decode_kv_row(type, D, stored.data(), mean.data());
+    read_state({&placed, 1}, kept.kind, placed.pos + pos - positions.begin, mean);
     const float* now = kept.rows.row(pos);
     for (int d = 0; d < D; ++d) mean[d] = share * now[d] + (1 - share) * mean[d];
     return mean.data();
@@ -79,7 +76,7 @@ void join_rows(std::span<const Chunk> chunks, int l, BatchRows& rows, FloatMat& 
       if (out.index[r] >= 0) {
         std::copy_n(x.view().row(out.index[r]), D, to.row(r));
       } else {
-        read_state(*chunks[c].kv, entry->state, out.pos[r], {to.row(r), static_cast<size_t>(D)});
+        read_state(chunks[c].kv->first_placements(), entry->state, out.pos[r], {to.row(r), static_cast<size_t>(D)});
       }
     }
   }
@@ -87,12 +84,11 @@ void join_rows(std::span<const Chunk> chunks, int l, BatchRows& rows, FloatMat& 
   std::swap(x, spare_x);
 }
 
-void read_state(const PageTable& kv, AnnexKind kind, int32_t pos, std::span<float> out) {
-  const DType type = row_type(kind.of);
+void read_state(std::span<const Placement> placed, AnnexKind kind, int32_t pos, std::span<float> out) {
   const auto D = static_cast<int>(out.size());
-  std::vector<std::byte> bytes(static_cast<size_t>(kv_row_bytes(type, D)));
-  annex_row(kv.first_placements(), kind, pos, bytes);
-  decode_kv_row(type, D, bytes.data(), out.data());
+  std::vector<std::byte> bytes(static_cast<size_t>(state_bytes(kind, D)));
+  annex_row(placed, kind, pos, bytes);
+  decode_kv_row(row_type(kind.of), D, bytes.data(), out.data());
 }
 
 void keep_written(std::span<Chunk> chunks, int l, const BatchRows& written, Mat<const float> x) {

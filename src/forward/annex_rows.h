@@ -29,8 +29,8 @@ std::vector<std::byte> mean_bytes(KeptRows& kept, Run positions, const Placement
 void join_rows(std::span<const Chunk> chunks, int l, BatchRows& rows, FloatMat& x, BatchRows& spare_rows,
                FloatMat& spare_x);
 
-// out = the stored state of a placed token. REQUIRES: it has one (kv/annex.h, annexed); out has D floats.
-void read_state(const PageTable& kv, AnnexKind kind, int32_t pos, std::span<float> out);
+// out = the stored state of a placed token. REQUIRES: it has one (kv/annex.h, has_annex_row); out has D floats.
+void read_state(std::span<const Placement> placed, AnnexKind kind, int32_t pos, std::span<float> out);
 
 // Copies what the chunks keep of `written`: rows of x, the states as they enter layer l.
 void keep_written(std::span<Chunk> chunks, int l, const BatchRows& written, Mat<const float> x);

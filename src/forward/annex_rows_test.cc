@@ -83,13 +83,14 @@ TEST_F(AnnexRowsTest, OtherStatesShow) {
   EXPECT_GT(largest_difference(other.logits, dense.logits), 5 * near);
 }
 
-// A stage that carries and rows that enter: true states and twins of this very context change nothing, to the bit; a state that is off by the same everywhere is put right by what the rows from below show of it.
+// A stage that carries and rows that enter: true states and twins of this very context change nothing, to the bit; a
+// state that is off by the same everywhere is put right by what the rows from below show of it.
 TEST_F(AnnexRowsTest, RowsThatEnterTakeAChangeOver) {
   const auto ids = random_tokens(kLength, 1, on.config());
   const AnnexKind kind{AnnexOf::kHiddenF32, kLayer};
   const Runs below{{20, 21}, {30, 31}, {40, 41}};
   // All of the piece is computed; of its rows those of `below` from the embeddings.
-  const auto computed = [&](const std::shared_ptr<const KvSegment>& kv, int32_t rows, bool carries, Runs more = {}) {
+  const auto computed = [&](const std::shared_ptr<const KvSegment>& kv, bool carries, const Runs& more = {}) {
     PromptForTest prompt(on, ids);
     prompt.table.place({kv, kEntering.begin, kEntering.size(), kEntering.begin});
     Stage& stage = prompt.stage();
@@ -97,12 +98,9 @@ TEST_F(AnnexRowsTest, RowsThatEnterTakeAChangeOver) {
     stage.sets.push_back(subtract(stage.sets[0], entering));
     std::fill_n(stage.write.begin(), kLayer, uint16_t{1});
     stage.entries = {{kind, entering}};
-    if (carries) {
-      stage.carry = Carry{.kernel = Carry::Kernel::kMean, .noise = 0.05f, .groups = {{{kEntering}}}};
-      prompt.carry = {};
-    }
+    if (carries) stage.carry = Carry{.kernel = Carry::Kernel::kMean, .noise = 0.05f, .groups = {{{kEntering}}}};
     EXPECT_TRUE(validate(prompt.plan, on.config(), {kEntering}).ok());
-    prompt.run(driver, rows);
+    prompt.run(driver);
     return prompt.logits;
   };
   const auto published = [&](float off, kvilt::Run stored = {0, kLength}) {
@@ -120,16 +118,16 @@ TEST_F(AnnexRowsTest, RowsThatEnterTakeAChangeOver) {
   PromptForTest plain(on, ids);
   plain.run(driver);
   const auto exact = published(0), off = published(0.5f);
-  EXPECT_EQ(computed(exact, kLength, true), plain.logits);
-  EXPECT_EQ(computed(exact, kLength, false), plain.logits);
-  const double left = largest_difference(computed(off, kLength, true), plain.logits);
-  const double without = largest_difference(computed(off, kLength, false), plain.logits);
+  EXPECT_EQ(computed(exact, true), plain.logits);
+  EXPECT_EQ(computed(exact, false), plain.logits);
+  const double left = largest_difference(computed(off, true), plain.logits);
+  const double without = largest_difference(computed(off, false), plain.logits);
   EXPECT_GT(without, 1e-3) << "power";
   EXPECT_LT(left, without / 10);  // the mean of three is shrunk by 3 / 3.05
   EXPECT_GT(left, 0);
   // A row from below without a stored state shows nothing: its part of the change is missing.
   const auto some = published(0.5f, {10, 40});
-  const double third = largest_difference(computed(some, kLength, true, {{40, 50}}), plain.logits);
+  const double third = largest_difference(computed(some, true, {{40, 50}}), plain.logits);
   EXPECT_GT(third, 2 * left);
   EXPECT_LT(third, without);
 }

@@ -317,12 +317,8 @@ void CarryPass::predict(const FreshRows& rows, Group& group) const {
   model_.backend().mix({group.weights->left_out.data(), change.rows, change.rows}, change, predicted);
   group.fits.resize(static_cast<size_t>(2 * shape.G));
   for (int64_t i = 0; i < change.rows; ++i) {
-    const float *p = predicted.row(i), *d = change.row(i);
-    for (int64_t c = 0; c < change.cols; ++c) {
-      CarryState::Fit& fit = group.fits[c / shape.E];
-      fit.product += double{p[c]} * d[c];
-      fit.square += double{p[c]} * p[c];
-    }
+    for (int64_t f = 0; f < std::ssize(group.fits); ++f)
+      group.fits[f].add(predicted.row(i) + f * shape.E, change.row(i) + f * shape.E, shape.E);
   }
 }
 

@@ -46,6 +46,12 @@ class CarryState {
   friend class CarryPass;
   struct Fit {
     double product = 0, square = 0;  // <predicted, true>, |predicted|^2
+    void add(const float* predicted, const float* change, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) {
+        product += double{predicted[i]} * change[i];
+        square += double{predicted[i]} * predicted[i];
+      }
+    }
     float gain() const { return square > 0 ? static_cast<float>(std::clamp(product / square, 0.0, 1.0)) : 1; }
   };
   std::vector<CarryWeights> weights_;   // by group: they serve all layers that write the same positions

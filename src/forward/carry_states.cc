@@ -25,13 +25,14 @@ int64_t row_of(std::span<const int32_t> positions, int32_t pos) {
 // is none.
 std::vector<uint8_t> change_of(const EnteringRows& rows, std::span<const int32_t> positions, Mat<float> change) {
   const AnnexKind kind = rows.entry->state;
+  const std::span<const Placement> placed = rows.kv->first_placements();
   std::vector<uint8_t> out(positions.size());
   for (size_t s = 0; s < positions.size(); ++s) {
     float* row = change.row(static_cast<int64_t>(s));
     std::fill_n(row, change.cols, 0.0f);
-    if (!has_annex_row(rows.kv->first_placements(), kind, positions[s])) continue;
+    if (!has_annex_row(placed, kind, positions[s])) continue;
     out[s] = 1;
-    read_state(*rows.kv, kind, positions[s], {row, static_cast<size_t>(change.cols)});
+    read_state(placed, kind, positions[s], {row, static_cast<size_t>(change.cols)});
     const int64_t r = row_of(rows.pos, positions[s]);
     CHECK(r >= 0);
     for (int64_t d = 0; d < change.cols; ++d) row[d] = rows.x.row(r)[d] - row[d];
@@ -59,11 +60,7 @@ CarryPass::Cost CarryPass::carry_states(const EnteringRows& rows, CarryState& st
       const Mat<float> predicted = sums.reshape(n, D);
       model_.backend().mix({group.left_out.data(), n, n}, change, predicted);
       for (int64_t s = 0; s < n; ++s) {
-        if (!shows[s]) continue;
-        for (int64_t d = 0; d < D; ++d) {
-          fit.product += double{predicted.row(s)[d]} * change.row(s)[d];
-          fit.square += double{predicted.row(s)[d]} * predicted.row(s)[d];
-        }
+        if (shows[s]) fit.add(predicted.row(s), change.row(s), D);
       }
     }
     std::vector<int64_t> entering;
