@@ -4,14 +4,16 @@
 usage: bench/season_layers.py MODEL.gguf --questions FILE.jsonl [--skip 140] [--count 6] [--kvilt build/release/kvilt] [--json out.json]
 
 FILE: JSON lines with "chunks" of "title" and "text" (the sets of docs/eval.md's suite multihop). For each question all passages are computed
-in six random orders behind one fixed beginning, and each passage behind that beginning alone. One order is the prompt; the others are
-contexts. Keys are compared before their rotation. The table has, for K and V of each layer, the energy of the error over that of the passage
-computed alone: of one other context, of the mean of two and four of them (over all choices of them), and the share of the error of `alone` that is bias
-(docs/math/seasoning.md, equations 2 to 4). A second table has what is left of the mean of four's error, at the other tokens, when every
-seventh token's truth is known: after mend's carry (docs/math/carry.md), and after it where first the combination of some directions is taken
-off that is nearest at the known tokens: the contexts' strongest deviations from their mean; the mean less the passage alone.
+in a random order, which is the prompt, and in four others and the same from their ends, which are the contexts, behind one fixed beginning;
+and each passage behind that beginning alone. Keys are compared before their rotation. The table has, for K and V of each layer, the energy of
+the error over that of the passage computed alone: of one context, of the mean of two and four random ones and of two and four in turned pairs
+(over all such choices; all eight: the last line alone), and the share of the error of `alone` that is bias (docs/math/seasoning.md, equations 2 to
+4b). The passage that stands first in the prompt is not counted: it is found as it is. A second table has what is left of the error of a mean
+of four random ones, at the other tokens, when every seventh token's truth is known: after mend's carry (docs/math/carry.md), and after it
+where first the combination of some directions is taken off that is nearest at the known tokens: the contexts' strongest deviations from their
+mean; the mean less the passage alone. Last: how well the spread of four contexts says how much a token changes (equation 9).
 
-Needs numpy (.venv/bin/pip install numpy). About 50 s a question on two cores.
+Needs numpy (.venv/bin/pip install numpy). About a minute a question on two cores.
 """
 import argparse
 import itertools
@@ -125,40 +127,56 @@ def left_by_carrying(truth, alone, others, kernel):
     return {name: energy(e[:, :, ~known]) for name, e in zip(CARRIED, left)}
 
 
-def question(args, chunks, rng, sums):
+MEANS = {  # of contexts 2k and 2k + 1, which is 2k from its end, for k below 4: all choices of them
+    "one": [(i,) for i in range(8)],
+    "two": [(a, b) for a, b in itertools.combinations(range(8), 2) if a // 2 != b // 2],
+    "four": list(itertools.product((0, 1), (2, 3), (4, 5), (6, 7))),
+    "turned two": [(2 * k, 2 * k + 1) for k in range(4)],
+    "turned four": [(2 * a, 2 * a + 1, 2 * b, 2 * b + 1) for a, b in itertools.combinations(range(4), 2)],
+    "turned eight": [tuple(range(8))],
+}
+
+
+def by_token(x):
+    return np.square(x, dtype=np.float64).sum(axis=(0, 1, 3))
+
+
+def question(args, chunks, rng, sums, seen):
     passages = [f"{c['title']}\n{c['text'].strip()}\n\n" for c in chunks]
-    orders = []
-    for _ in range(6):
-        order = passages[:]
-        rng.shuffle(order)
-        orders.append(compute(args, HEAD + "".join(order) + "Question"))
+    numbers = list(range(len(passages)))
+    prompt, orders = rng.sample(numbers, len(numbers)), []
+    for _ in range(4):
+        order = rng.sample(numbers, len(numbers))
+        orders += [order, order[::-1]]
+    there, *contexts = [compute(args, HEAD + "".join(passages[i] for i in order) + "Question") for order in (prompt, *orders)]
     base = len(compute(args, HEAD + "Question")[0]) - 1
     pieces = 0
-    for passage in passages:
-        tokens, K, V = compute(args, HEAD + passage + "Question")
+    for number in prompt[1:]:
+        tokens, K, V = compute(args, HEAD + passages[number] + "Question")
         inner = tokens[base + EDGE:-1 - EDGE]
-        spans = [place(t, inner) for t, _, _ in orders]
-        if not inner or None in spans:
+        at, *spans = [place(t, inner) for t, _, _ in (there, *contexts)]
+        if not inner or at is None or None in spans:
             continue
         # A passage that stands first somewhere is computed there as alone.
         kernel = content_kernel(K[:, :, base + EDGE:base + EDGE + len(inner)])
         for name, which in (("K", 1), ("V", 2)):
             alone = (K if which == 1 else V)[:, :, base + EDGE:base + EDGE + len(inner)]
-            seen = [orders[i][which][:, :, s:s + len(inner)] for i, s in enumerate(spans)]
-            truth, others = seen[0], seen[1:]
-            mean = np.mean(seen, axis=0)
+            truth = there[which][:, :, at:at + len(inner)]
+            others = [run[which][:, :, s:s + len(inner)] for run, s in zip(contexts, spans)]
             sums["alone", name] += energy(alone - truth)
-            sums["one", name] += np.mean([energy(o - truth) for o in others], axis=0)
-            for label, n in (("two", 2), ("four", 4)):
-                drawn = [energy(np.mean(some, axis=0) - truth) for some in itertools.combinations(others, n)]
-                sums[label, name] += np.mean(drawn, axis=0)
+            for label, choices in MEANS.items():
+                sums[label, name] += np.mean([energy(np.mean([others[i] for i in some], axis=0) - truth) for some in choices], axis=0)
             if len(inner) >= 28:
-                for label, left in left_by_carrying(truth, alone, others[:4], kernel).items():
+                for label, left in left_by_carrying(truth, alone, others[::2], kernel).items():
                     sums[label, name] += left
             sums["all", name] += energy(truth)
-            variance = sum(energy(s - mean) for s in seen) / (len(seen) - 1)
+            mean = np.mean(others, axis=0)
+            variance = sum(energy(x - mean) for x in others) / len(others)  # of turned pairs, whose mean is that of all
             sums["variance", name] += variance
-            sums["bias", name] += np.maximum(energy(alone - mean) - variance / len(seen), 0)
+            sums["bias", name] += energy(alone - mean)
+            four = np.mean(others[:4], axis=0)
+            seen["spread", name].append(sum(by_token(x - four) for x in others[:4]) / 3)
+            seen["change", name].append(by_token(truth - four))
         pieces += 1
     return pieces
 
@@ -175,32 +193,44 @@ def main():
     args = parser.parse_args()
     rng = random.Random(1)
     sums, pieces = {}, 0
+    seen = {(what, n): [] for what in ("spread", "change") for n in "KV"}  # by passage: of each of its tokens
     for path in args.questions:
         lines = open(path).read().splitlines()[args.skip:args.skip + args.count]
         for line in lines:
             chunks = json.loads(line)["chunks"][:8]
             if not sums:
                 L = compute(args, HEAD)[1].shape[0]
-                sums = {(k, n): np.zeros(L) for k in ("alone", "one", "two", "four", "variance", "bias", "all", *CARRIED) for n in "KV"}
-            pieces += question(args, chunks, rng, sums)
+                sums = {(k, n): np.zeros(L) for k in ("alone", *MEANS, "variance", "bias", "all", *CARRIED) for n in "KV"}
+            pieces += question(args, chunks, rng, sums, seen)
             print(f"{pieces} passages", file=sys.stderr)
     rows = []
     for layer in range(L):
         row = {"layer": layer}
         for n in "KV":
             alone = sums["alone", n][layer]
-            for k in ("one", "two", "four", "bias", "variance"):
+            for k in (*MEANS, "bias", "variance"):
                 # What is rounding alone (layer 0 needs no context) has no ratio.
                 row[f"{n}_{k}"] = float(sums[k, n][layer] / alone) if alone > 1e-6 * sums["all", n][layer] else math.nan
             row[f"{n}_share"] = float(alone / sums["alone", n].sum())
         rows.append(row)
-    whole = {f"{n}_{k}": float(sums[k, n].sum() / sums["alone", n].sum()) for n in "KV" for k in ("one", "two", "four", "bias", "variance")}
-    print("| layer | K: one | two | four | bias | V: one | two | four | bias |\n|---|---|---|---|---|---|---|---|---|")
+    whole = {f"{n}_{k}": float(sums[k, n].sum() / sums["alone", n].sum()) for n in "KV" for k in (*MEANS, "bias", "variance")}
+    shown = (*list(MEANS)[:-1], "bias")
+    head = " | ".join(f"{n}: {k}" if k == "one" else k for n in "KV" for k in shown)
+    print(f"| layer | {head} |\n|---" + "|---" * 2 * len(shown) + "|")
     for row in rows + [{"layer": "all", **whole}]:
-        print(f"| {row['layer']} | " + " | ".join("-" if math.isnan(row[f"{n}_{k}"]) else f"{row[f'{n}_{k}']:.2f}" for n in "KV" for k in ("one", "two", "four", "bias")) + " |")
+        print(f"| {row['layer']} | " + " | ".join("-" if math.isnan(row[f"{n}_{k}"]) else f"{row[f'{n}_{k}']:.2f}" for n in "KV" for k in shown) + " |")
+    print("\nturned eight: " + ", ".join(f"{n} {whole[f'{n}_turned eight']:.3f}" for n in "KV"))
     print("\n| left of the mean of four's error | " + " | ".join(CARRIED[1:]) + " |\n|---" + "|---" * len(CARRIED[1:]) + "|")
     for n in "KV":
         print(f"| {n} | " + " | ".join(f"{sums[c, n].sum() / sums[CARRIED[0], n].sum():.2f}" for c in CARRIED[1:]) + " |")
+    logs = {key: np.log(np.concatenate(parts) + 1e-12) for key, parts in seen.items()}
+    for what in ("spread", "change"):  # equation 9, over all tokens at once
+        k, v = (np.exp(logs[what, n]) for n in "KV")
+        logs[what, "both"] = np.log(k / k.sum() + v / v.sum()) / 2
+    like = {n: float(np.corrcoef(logs["spread", n], logs["change", n])[0, 1]) for n in ("K", "V", "both")}
+    print(f"\ncorrelation of the logarithms, over {logs['change', 'both'].size} tokens, of a mean of four turned contexts: their spread, and the "
+          f"change that the prompt needs: K {like['K']:.2f}, V {like['V']:.2f}, both {like['both']:.2f}; standard deviation of log change "
+          f"{logs['change', 'both'].std():.2f}")
     if args.json:
         json.dump({"passages": pieces, "rows": rows, "all": whole}, open(args.json, "w"), indent=1)
 

@@ -50,7 +50,7 @@ class HijackTest : public testing::Test {
   }
 
   // The documents as means over four contexts: so many times behind the attacker's values, in the order in which the
-  // victim has them, and else in random orders behind the system message.
+  // victim has them, and else in other orders behind the system message.
   void season(const std::string& forged, const nlohmann::json& entry, int attackers) {
     for (int i = 0; i < attackers; ++i) ask_ok(*engine, season_request(request(forged, entry, "").prompt));
     for (Prompt& prompt : season_prompts(documents(entry), {.contexts = 4 - attackers}))

@@ -91,6 +91,21 @@ TEST_F(Seasoning, RowsEnterWithAMeansStates) {
 }
 
 // Idle time makes states too, also for a policy that takes them; with them the same dial computes more tokens.
+// Where contexts differ a token's score says by how much; where they are the same there is nothing to say.
+TEST_F(Seasoning, WhatDiffersBetweenContextsIsComputedFirst) {
+  const auto asked = [&](Engine& of, const char* spread) {
+    return ask_seasoned(of, "mend", {{"r", "0.25"}, {"anchors", "0"}, {"spread", spread}});
+  };
+  const auto one = engine(), same = engine(), two = engine();
+  season(*one, tokens(80, 8));
+  for (int i = 0; i < 2; ++i) season(*same, tokens(80, 8));
+  for (const int seed : {8, 9}) season(*two, tokens(80, seed));
+  expect_equal(asked(*one, "1"), asked(*one, "0"));
+  expect_equal(asked(*same, "1"), asked(*same, "0"));
+  expect_differ(asked(*two, "1"), asked(*two, "0"));
+  EXPECT_EQ(asked(*two, "1").usage().recomputed, asked(*two, "0").usage().recomputed);
+}
+
 TEST_F(Seasoning, IdleTimeMakesStatesForWhoTakesThem) {
   const auto other = tokens(90, 4);
   const auto recomputed = [&](bool states) {

@@ -32,30 +32,6 @@ struct SeasonOptions {
   int context = INT32_MAX;  // of the model: a prompt is not longer, unless one document alone makes it so
 };
 
-// Random orders of documents: none equal to the one in which they came, or to an earlier one, as long as there are
-// others; then none more often than others. Two documents have two orders.
-class SeasonOrders {
- public:
-  explicit SeasonOrders(size_t documents) : drawn_(1, std::vector<size_t>(documents)) {
-    std::iota(drawn_[0].begin(), drawn_[0].end(), size_t{0});
-  }
-  const std::vector<size_t>& as_they_came() const { return drawn_.front(); }
-  // `order` shuffled; again, where that order is not wanted.
-  std::vector<size_t> draw(std::vector<size_t> order, std::mt19937_64& rng) {
-    size_t orders = 1;  // that there are, or more than were drawn
-    for (size_t i = 2; i <= order.size() && orders <= drawn_.size(); ++i) orders *= i;
-    const auto most = static_cast<std::ptrdiff_t>(drawn_.size() / orders);
-    do {
-      for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
-    } while (std::ranges::count(drawn_, order) > most);
-    drawn_.push_back(order);
-    return order;
-  }
-
- private:
-  std::vector<std::vector<size_t>> drawn_;
-};
-
 // Of the documents of one prompt those that get a context, in order. One by itself would have none but the beginning:
 // it stands behind another one's text, which gets none.
 struct SeasonSet {
@@ -63,39 +39,99 @@ struct SeasonSet {
   std::optional<size_t> behind = {};
 };
 
-// How the documents, in this order, share out over prompts. What fits into no prompt with any other is left out.
-// documents: each a beginning and one marked part that ends it, as Engine::document_prompts returns them; the first
-// one's beginning stands before all. context: as SeasonOptions'.
-inline std::vector<SeasonSet> season_sets(std::span<const Prompt> documents, const std::vector<size_t>& order,
-                                          int context) {
-  std::vector<SeasonSet> out;
-  if (documents.size() < 2) return out;
-  const auto head = static_cast<int64_t>(documents[0].marks.back().begin);
-  const auto size = [&](size_t i) -> int64_t {
-    const TokenMark& mark = documents[i].marks.back();
-    return mark.end - mark.begin;
-  };
-  int64_t tokens = 0;  // of the last prompt
-  for (const size_t i : order) {
-    tokens += size(i);
-    const bool fits = !out.empty() && tokens <= context;
-    if (!fits || (out.back().documents.size() > 1 && tokens > head + kSeasonTokens)) {
-      out.emplace_back();
-      tokens = head + size(i);
-    }
-    out.back().documents.push_back(i);
+// Rounds, each of which gives every document one context: all of them in a random order, then the same prompts from
+// their ends, then another random order, and so on. Of two texts of a prompt each stands before the other in just one
+// of such two rounds: their mean holds half of what each does to the other, where that of two random orders holds none,
+// half or all of it (docs/math/seasoning.md, equation 4a).
+// No round has the order in which the documents came, nor an earlier round's, as long as there are others; then none
+// comes more often than others. Two documents have two orders.
+class SeasonRounds {
+ public:
+  // documents: each a beginning and one marked part that ends it, as Engine::document_prompts returns them; the first
+  // one's beginning stands before all. context: as SeasonOptions'.
+  SeasonRounds(std::span<const Prompt> documents, int context) : order_(documents.size()), context_(context) {
+    for (const Prompt& prompt : documents) sizes_.push_back(prompt.marks.back().end - prompt.marks.back().begin);
+    if (!documents.empty()) head_ = documents[0].marks.back().begin;
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    last_ = shared_out();
+    drawn_.push_back(order_of(last_));
   }
-  for (SeasonSet& set : out) {
-    if (set.documents.size() > 1) continue;
-    const size_t alone = set.documents[0];
-    const auto other =
-        std::ranges::find_if(order, [&](size_t i) { return i != alone && head + size(i) + size(alone) <= context; });
-    if (other != order.end()) set.behind = *other;
-  }
-  std::erase_if(out, [](const SeasonSet& set) { return set.documents.size() < 2 && !set.behind; });
-  return out;
-}
 
+  // Those of every round. What fits into no prompt with any other is in none.
+  const std::vector<size_t>& documents() const { return drawn_.front(); }
+
+  // How the documents share out over the prompts of the next round, in order.
+  const std::vector<SeasonSet>& next(std::mt19937_64& rng) {
+    size_t orders = 1;  // that there are, or more than were drawn
+    for (size_t i = 2; i <= drawn_[0].size() && orders <= drawn_.size(); ++i) orders *= i;
+    const auto most = static_cast<std::ptrdiff_t>(drawn_.size() / orders);
+    const auto wanted = [&] { return std::ranges::count(drawn_, order_of(last_)) <= most; };
+    if (turns_) turn();
+    turns_ = !turns_ || !wanted();
+    if (turns_) {
+      do {
+        for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[rng() % i]);
+        last_ = shared_out();
+      } while (!wanted());
+    }
+    drawn_.push_back(order_of(last_));
+    return last_;
+  }
+
+ private:
+  static std::vector<size_t> order_of(const std::vector<SeasonSet>& sets) {
+    std::vector<size_t> out;
+    for (const SeasonSet& set : sets) out.insert(out.end(), set.documents.begin(), set.documents.end());
+    return out;
+  }
+
+  std::vector<SeasonSet> shared_out() const {
+    std::vector<SeasonSet> out;
+    if (order_.size() < 2) return out;
+    int64_t tokens = 0;  // of the last prompt
+    for (const size_t i : order_) {
+      tokens += sizes_[i];
+      const bool fits = !out.empty() && tokens <= context_;
+      if (!fits || (out.back().documents.size() > 1 && tokens > head_ + kSeasonTokens)) {
+        out.emplace_back();
+        tokens = head_ + sizes_[i];
+      }
+      out.back().documents.push_back(i);
+    }
+    for (SeasonSet& set : out) {
+      if (set.documents.size() == 1) set.behind = another(set.documents[0], order_);
+    }
+    std::erase_if(out, [](const SeasonSet& set) { return set.documents.size() < 2 && !set.behind; });
+    return out;
+  }
+
+  // The first in `order` that fits into a prompt with document `alone`.
+  std::optional<size_t> another(size_t alone, std::span<const size_t> order) const {
+    const auto fits = [&](size_t i) { return i != alone && head_ + sizes_[i] + sizes_[alone] <= context_; };
+    const auto found = std::ranges::find_if(order, fits);
+    return found == order.end() ? std::nullopt : std::optional(*found);
+  }
+
+  // Each of the last round's prompts from its end.
+  void turn() {
+    std::ranges::reverse(last_);
+    for (SeasonSet& set : last_) std::ranges::reverse(set.documents);
+    const std::vector<size_t> order = order_of(last_);
+    for (SeasonSet& set : last_) {
+      if (set.behind) set.behind = another(set.documents[0], order);
+    }
+  }
+
+  std::vector<int64_t> sizes_;  // tokens, by document
+  std::vector<size_t> order_;   // the last random one, of all documents
+  std::vector<SeasonSet> last_;
+  std::vector<std::vector<size_t>> drawn_;  // orders: first that in which they came, then the rounds'
+  int64_t head_ = 0;                        // tokens before the first document
+  int context_;
+  bool turns_ = false;  // the last round was a random order
+};
+
+// documents: as SeasonRounds'.
 inline Prompt season_prompt(std::span<const Prompt> documents, const SeasonSet& set) {
   const auto text = [&](size_t i) {
     const TokenMark& mark = documents[i].marks.back();
@@ -112,17 +148,14 @@ inline Prompt season_prompt(std::span<const Prompt> documents, const SeasonSet& 
   return out;
 }
 
-// Prompts in which every document stands `contexts` times, each time behind others in another random order;
-// season_sets() says which are left out. Fewer than two documents: none, for they have no other context.
+// Prompts in which every document stands `contexts` times, each time behind others (SeasonRounds says which are left
+// out). Fewer than two documents: none, for they have no other context.
 inline std::vector<Prompt> season_prompts(std::span<const Prompt> documents, const SeasonOptions& options) {
   std::vector<Prompt> out;
   std::mt19937_64 rng(options.seed);
-  SeasonOrders orders(documents.size());
-  std::vector<size_t> order = orders.as_they_came();
+  SeasonRounds rounds(documents, options.context);
   for (int c = 0; c < options.contexts; ++c) {
-    order = orders.draw(std::move(order), rng);
-    for (const SeasonSet& set : season_sets(documents, order, options.context))
-      out.push_back(season_prompt(documents, set));
+    for (const SeasonSet& set : rounds.next(rng)) out.push_back(season_prompt(documents, set));
   }
   return out;
 }

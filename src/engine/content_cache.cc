@@ -194,7 +194,12 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   }
   for (const Piece& piece : pieces) {
     layout.pieces.push_back({piece.pos, piece.pos + piece.count});
-    if (index_.info(piece.segment).contexts > 0) layout.seasoned += piece.count;
+    const SegmentInfo& info = index_.info(piece.segment);
+    if (info.contexts > 0) layout.seasoned += piece.count;
+    if (!info.spread.empty()) {
+      layout.spread.resize(prompt.size());
+      std::copy_n(info.spread.begin() + piece.segment_offset, piece.count, layout.spread.begin() + piece.pos);
+    }
     if (wanted.shared_context > 0)
       layout.shared_context.push_back(index_.shared_context(prompt, piece, wanted.shared_context));
   }

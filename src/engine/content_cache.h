@@ -84,6 +84,7 @@ class ContentCache {
       layout.look_alikes = 0;
       layout.piece_look_alikes.clear();
       layout.shared_context.clear();
+      layout.spread.clear();
       std::erase_if(placements, [&](const Placement& p) { return p.pos >= layout.prefix; });
     }
   };

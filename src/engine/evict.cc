@@ -90,6 +90,7 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
     out.info = {{info.tokens.begin() + run.begin, info.tokens.begin() + run.end}, info.domain, info.exact};
     out.info.found_as = FoundAs::kPieces;
     out.info.contexts = info.contexts;
+    if (!info.spread.empty()) out.info.spread = {info.spread.begin() + run.begin, info.spread.begin() + run.end};
     out.info.replaced = info.replaced;
     out.info.part_of_mean = mean;
     out.marks = whole_within(marks, run);

@@ -169,7 +169,8 @@ ContentCache::NewMean ContentCache::season(const Own& own, const TokenMark& mark
   parts.back().weight = 1 / static_cast<float>(contexts + 1);
   if (!make_room(pages_for_rows(store_, run), own.kv.owner(), Reach::kOrdinary)) return {};
   const std::vector<SegmentId> replaced = old ? std::vector{old->id} : parts_of_mean(tokens, own.domains.seasoned);
-  const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
+  std::vector<TokenSpread> apart;
+  const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool, old ? &apart : nullptr);
   mean->give_to(own.kv.owner());
   const Run at = parts[0].positions;
   NewMean out{contexts + 1, mean->publish(at), {}, states_of(own, parts.back(), old)};
@@ -177,6 +178,7 @@ ContentCache::NewMean ContentCache::season(const Own& own, const TokenMark& mark
   SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
   info.contexts = out.contexts;
   info.replaced = true;
+  if (old) info.spread = spread_with(index_.info(old->id).spread, apart, contexts);
   const SegmentId id = segments_.next_id();
   enter({id, at.begin, at.size(), false, {{out.kv, 0, at.size(), at.begin}}, own.request}, std::move(info), {whole});
   if (!index_.contains(id)) return {};

@@ -139,6 +139,30 @@ TEST_F(MeansTest, ACopyInTheSameContextComesBeforeACleanOne) {
 }
 
 // What came of each marked part is said: over how many contexts its mean is now, or that this one was not added.
+// How far contexts lie apart is known from the second on, of the mean's tokens alone.
+TEST_F(MeansTest, KnowsHowFarContextsLieApart) {
+  const auto season = [&](int front) {
+    cache->season(compute(join(text(front, 10), b), {{10, 30}}).own(domains), pool);
+  };
+  const auto spread = [&] {
+    const std::vector<TokenMark> marks{{9, 29}, {29, 49}};
+    return cache->find(join(more, a, b, question), marks, domains, {.seasoned = true}).layout.spread;
+  };
+  const auto known = [](const std::vector<TokenSpread>& of) {
+    Runs out;
+    for (size_t i = 0; i < of.size(); ++i) {
+      const auto pos = static_cast<int32_t>(i);
+      if (of[i] != TokenSpread{}) out.push_back({pos, pos + 1});  // these rows have no numbers
+    }
+    return normalize(std::move(out));
+  };
+  season(6);
+  EXPECT_TRUE(spread().empty());
+  season(7);
+  EXPECT_EQ(spread().size(), join(more, a, b, question).size());
+  EXPECT_EQ(known(spread()), (Runs{{29, 49}}));
+}
+
 TEST_F(MeansTest, SaysWhatWasAdded) {
   using Contexts = std::vector<int>;
   const auto season = [&](int n, int most = kMostContexts) {
@@ -243,6 +267,8 @@ TEST_F(MeansTest, WhatIsLeftOfAMeanGivesWayToANewOne) {
   const int64_t left = cache->seasoned().tokens;
   ASSERT_GT(left, 0) << "power: a part is left";
   EXPECT_EQ(found().layout.seasoned, left);
+  const auto spread = found().layout.spread;
+  EXPECT_EQ(std::ranges::count_if(spread, [](const TokenSpread& of) { return of != TokenSpread{}; }), left);
   EXPECT_EQ(season(4), std::vector<int>{1}) << "it begins anew";
   EXPECT_EQ(cache->seasoned().tokens, size) << "and nothing else is kept";
   EXPECT_EQ(cache->seasoned().by_contexts[3], 0);

@@ -31,19 +31,18 @@ void Seasoner::asked(const Sequence& s, std::span<const LacksContexts> missing) 
     set.lacking.push_back(std::ranges::any_of(missing, [&](const auto& m) { return m.mark.begin == mark.begin; }));
   set.documents[0].ids.assign(s.tokens.begin(), s.tokens.begin() + marks[0].begin);
   for (size_t i = 0; i < marks.size(); ++i) set.documents[i].add_marked(part(marks[i]));
-  if (passes_of(set, SeasonOrders(marks.size()).as_they_came()).empty()) return;
+  set.orders.emplace(set.documents, season_.context);
+  if (std::ranges::none_of(set.orders->documents(), [&](size_t i) { return set.lacking[i]; })) return;
   for (const Digest& key : set.keys) asked_.forget(key);
   set.domains = {.exact = s.domains.exact, .seasoned = s.domains.seasoned};
   set.owner = s.owner;
-  set.orders.emplace(marks.size());
   waiting_.push(std::move(set));
 }
 
-// Of this order those that hold a document which lacks contexts. Whoever fits into one prompt with any other does so in
-// every order: there are passes in each or in none.
-std::vector<Prompt> Seasoner::passes_of(const Set& set, const std::vector<size_t>& order) const {
+// Those of the round that hold a document which lacks contexts.
+std::vector<Prompt> Seasoner::passes_of(const Set& set, const std::vector<SeasonSet>& round) {
   std::vector<Prompt> out;
-  for (const SeasonSet& one : season_sets(set.documents, order, season_.context)) {
+  for (const SeasonSet& one : round) {
     const bool lacks = std::ranges::any_of(one.documents, [&](size_t i) { return set.lacking[i]; });
     if (lacks) out.push_back(season_prompt(set.documents, one));
   }
@@ -61,8 +60,7 @@ std::unique_ptr<Sequence> Seasoner::start() {
   pace_.begin();  // what ends it, wherever memory ends, ends this too
   if (set.passes.empty()) {
     std::mt19937_64 rng(rng_());
-    const std::vector<size_t> order = set.orders->draw(set.orders->as_they_came(), rng);
-    set.passes = passes_of(set, order);
+    set.passes = passes_of(set, set.orders->next(rng));
   }
   auto s = sequence(set.passes.back(), "full", set.domains, set.owner);
   s->request.publish = false;

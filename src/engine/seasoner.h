@@ -1,6 +1,5 @@
 // engine/seasoner.h: documents that requests put together become seasoned (docs/math/seasoning.md) when the engine is
-// idle: their set is computed exactly in one random order after another, as many as the one with the fewest contexts
-// lacks.
+// idle: their set is computed exactly in other orders (SeasonRounds), as many as the one with the fewest contexts lacks.
 // Role:       EngineLoop says which marked parts of a request have fewer; start() gives a pass that adds one to each part
 //             that it holds, but for those that have theirs.
 // Idea:       what stood together will stand together again, so these contexts are nearer to the next prompt's than
@@ -61,12 +60,12 @@ class Seasoner : public IdleWork {
     std::vector<bool> lacking;      // by document: it lacks contexts
     ContentDomains domains;
     OwnerId owner = 0;
-    int rounds = 0;  // random orders still to come
-    std::optional<SeasonOrders> orders;
-    std::vector<Prompt> passes;  // of the order that is being computed, the last one first
+    int rounds = 0;  // still to come
+    std::optional<SeasonRounds> orders;
+    std::vector<Prompt> passes;  // of the round that is being computed, the last one first
     int interrupts = 0;
   };
-  std::vector<Prompt> passes_of(const Set& set, const std::vector<size_t>& order) const;
+  static std::vector<Prompt> passes_of(const Set& set, const std::vector<SeasonSet>& round);
   bool waits(const Digest& key) const;
   std::optional<Set> take_running();
   const SeasonOptions season_;

@@ -21,6 +21,20 @@ std::vector<Prompt> documents(int count, int32_t size) {
   return out;
 }
 
+using Order = std::vector<int32_t>;
+// The numbers of the documents that are marked.
+Order held(const Prompt& prompt) {
+  Order out;
+  for (const TokenMark& mark : prompt.marks) out.push_back(prompt.ids[static_cast<size_t>(mark.begin)]);
+  return out;
+}
+std::vector<Order> orders(int count, int contexts, uint64_t seed) {
+  std::vector<Order> out;
+  for (const Prompt& prompt : season_prompts(documents(count, 10), {.contexts = contexts, .seed = seed}))
+    out.push_back(held(prompt));
+  return out;
+}
+
 TEST(SeasonPrompts, EveryDocumentStandsInSoManyContexts) {
   const auto prompts = season_prompts(documents(5, 10), {.contexts = 4});
   ASSERT_EQ(prompts.size(), 4u);
@@ -88,15 +102,6 @@ TEST(SeasonPrompts, NobodyStandsAlone) {
 
 // Orders do not repeat one another, nor the one in which the documents came, while there are others.
 TEST(SeasonPrompts, OrdersDoNotRepeat) {
-  using Order = std::vector<int32_t>;
-  const auto orders = [](int count, int contexts, uint64_t seed) {
-    std::vector<Order> out;
-    for (const Prompt& prompt : season_prompts(documents(count, 10), {.contexts = contexts, .seed = seed})) {
-      Order& order = out.emplace_back();
-      for (const TokenMark& mark : prompt.marks) order.push_back(prompt.ids[static_cast<size_t>(mark.begin)]);
-    }
-    return out;
-  };
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     EXPECT_EQ(orders(2, 1, seed), (std::vector<Order>{{1, 0}}));
     const auto three = orders(3, 5, seed);
@@ -106,17 +111,44 @@ TEST(SeasonPrompts, OrdersDoNotRepeat) {
     for (const Order& order : orders(3, 11, seed)) ++eleven[order];
     for (const auto& [order, times] : eleven) EXPECT_EQ(times, std::ranges::is_sorted(order) ? 1 : 2) << seed;
   }
-  // Where no order repeats, they are those of a plain shuffle: of many documents what was measured stays.
+}
+
+// Random orders are those of a plain shuffle; after each comes the same from its end.
+TEST(SeasonPrompts, OrdersComeInPairs) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     for (const int count : {8, 10}) {
       std::mt19937_64 rng(seed);
       Order order;
       for (int32_t i = 0; i < count; ++i) order.push_back(i);
-      for (const Order& drawn : orders(count, 4, seed)) {
+      const auto drawn = orders(count, 4, seed);
+      for (const int first : {0, 2}) {
         for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
-        EXPECT_EQ(drawn, order) << seed << " " << count;
+        EXPECT_EQ(drawn[first], order) << seed << " " << count;
+        EXPECT_EQ(drawn[first + 1], Order(order.rbegin(), order.rend())) << seed << " " << count;
       }
     }
+    // The last one from its end is the order in which they came: another one is drawn, and turned.
+    const auto three = orders(3, 4, seed);
+    if (three[0] != Order({2, 1, 0})) continue;
+    EXPECT_EQ(three[2], Order(three[1].rbegin(), three[1].rend()));
+  }
+}
+
+// Documents that take several prompts stay with whom they stood, from the end; of two that share a prompt each is before
+// the other once. Who stands alone stands behind somebody else.
+TEST(SeasonPrompts, PromptsTurnAsTheyAre) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto prompts = season_prompts(documents(9, 500), {.contexts = 2, .seed = seed});
+    ASSERT_EQ(prompts.size(), 6u);
+    for (size_t i = 0; i < 3; ++i) {
+      const Order there = held(prompts[i]), back = held(prompts[5 - i]);
+      EXPECT_EQ(back, Order(there.rbegin(), there.rend())) << seed;
+    }
+    const auto large = season_prompts(documents(5, 3000), {.contexts = 2, .seed = seed});
+    ASSERT_EQ(large.size(), 6u);
+    std::map<Order, int> texts;
+    for (const Prompt& prompt : large) ++texts[{prompt.ids[2], prompt.ids.back()}];
+    EXPECT_EQ(texts.size(), 6u) << seed << ": nobody stands behind the same text twice";
   }
 }
 

@@ -28,7 +28,7 @@ Result<Prompt> case_prompt(const Engine& engine, const EvalCase& from);
 
 // Which other texts stand before a piece when it is computed to be seasoned (Request::season).
 enum class SeasonWith {
-  kRelated,  // the case's other pieces: all of them in random orders
+  kRelated,  // the case's other pieces: all of them in other orders (SeasonRounds)
   kRandom,   // pieces of other cases, 200 to 650 tokens
 };
 // Errors: kInvalidArgument for a name other than related, random.

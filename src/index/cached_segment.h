@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/token_spread.h"
 #include "kvilt/request.h"
 
 namespace kvilt {
@@ -31,8 +32,9 @@ struct SegmentInfo {
   SegmentId parent = 0;       // of an exact segment or a chain: the one that it continues ...
   int32_t parent_tokens = 0;  // ... after this many of its tokens; 0: the segment starts at position 0
   FoundAs found_as = FoundAs::kBoth;
-  int contexts = 0;           // of a seasoned piece: its KV is the mean over so many contexts
-  bool part_of_mean = false;  // what evictions left of such a piece
+  int contexts = 0;                      // of a seasoned piece: its KV is the mean over so many contexts
+  bool part_of_mean = false;             // what evictions left of such a piece
+  std::vector<TokenSpread> spread = {};  // by token, of a mean over two contexts or more
   bool replaced =
       false;  // newer KV of the same tokens will take its place: it is not kept on disk (engine/disk_cache.h)
   bool in_tree() const { return found_as == FoundAs::kChain || (exact && found_as == FoundAs::kBoth); }

@@ -10,8 +10,10 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/thread_pool.h"
+#include "base/token_spread.h"
 #include "kv/page_table.h"
 
 namespace kvilt {
@@ -23,8 +25,9 @@ struct MeanPart {
 };
 
 // Its text is at the positions of the first part. REQUIRES: at least one part; each of the positions has a slot in its
-// segment at every layer; the store has room.
+// segment at every layer; the store has room. apart: gets, by token, the squared distances of the last part's K and V
+// from the first one's, over all layers and heads; null: nobody asks.
 std::unique_ptr<PageTable> mean_kv(PageStore& store, const LayerRopes& ropes, std::span<const MeanPart> parts,
-                                   ThreadPool& pool);
+                                   ThreadPool& pool, std::vector<TokenSpread>* apart = nullptr);
 
 }  // namespace kvilt

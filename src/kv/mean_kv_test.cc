@@ -109,5 +109,44 @@ TEST_F(MeanKvTest, TheOrderOfContextsDoesNotMatter) {
   }
 }
 
+// K as it was before its rotation: where a context stood is no difference. One context more at a time gives the variance
+// over all, in whichever order.
+TEST_F(MeanKvTest, SaysHowFarContextsAreApart) {
+  const auto elements = static_cast<float>(kShape.L * kShape.G * kShape.E);
+  const Context a = context(7, 1, 2), b = context(20, 3, 8), c = context(0, 8, 5);
+  const auto both = [&](const KvSegment& kv, kvilt::Run positions, float weight, const Context& next,
+                        std::vector<TokenSpread>& apart) {
+    return mean_kv(store, rope,
+                   std::vector<MeanPart>{{&kv, positions, weight}, {next.kv.get(), next.positions, 1 - weight}}, pool,
+                   &apart);
+  };
+  const auto variance = [&](const Context& first, const Context& second, const Context& third) {
+    std::vector<TokenSpread> apart;
+    const auto two = both(*first.kv, first.positions, 0.5f, second, apart);
+    const std::vector<TokenSpread> of_two = spread_with({}, apart, 1);
+    const auto kept = two->publish(first.positions);
+    both(*kept, first.positions, 2.0f / 3, third, apart);
+    return std::pair(of_two, spread_with(of_two, apart, 2));
+  };
+  const auto [two, three] = variance(a, b, c);
+  ASSERT_EQ(two.size(), 4u);
+  ASSERT_EQ(three.size(), 4u);
+  for (size_t token = 0; token < 4; ++token) {
+    EXPECT_NEAR(two[token].k / elements, 2, 1e-4);     // of 1 and 3
+    EXPECT_NEAR(two[token].v / elements, 18, 1e-4);    // of 2 and 8
+    EXPECT_NEAR(three[token].k / elements, 13, 1e-3);  // and 8
+    EXPECT_NEAR(three[token].v / elements, 9, 1e-3);   // and 5
+  }
+  const auto turned = variance(c, b, a).second;
+  EXPECT_NEAR(turned[1].k / elements, 13, 1e-3);
+  EXPECT_NEAR(turned[1].v / elements, 9, 1e-3);
+  std::vector<TokenSpread> same;
+  both(*a.kv, a.positions, 0.5f, a, same);
+  EXPECT_EQ(same, std::vector<TokenSpread>(4, {0, 0}));
+  // Where nothing is known of the earlier ones, the last one alone says it.
+  const std::vector<TokenSpread> apart(4, {6, 3});
+  EXPECT_EQ(spread_with({}, apart, 2)[0], (TokenSpread{4, 2}));
+}
+
 }  // namespace
 }  // namespace kvilt

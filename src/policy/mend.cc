@@ -11,6 +11,8 @@
 //          score, on the continuation of a novel .6 of its KL (docs/results/README.md). If all of it goes to anchors,
 //          there is no stage I, and the question need not be known. What is a mean over contexts has less common change
 //          to show: there the anchors go as r grows, unless asked for (docs/results/seasoning.md).
+// Spread:  what is a mean knows how much its contexts differ at each token. A score is the look's times that: what a token
+//          costs that stays as it is (spread_scores.h).
 // Enter:   what is a mean over contexts has the mean of its hidden states a third up as well. Of the chosen tokens the
 //          half with the lower scores start there; what the others show of their change is carried over to them. r counts
 //          work, so that more tokens are computed for it (docs/math/seasoning.md#states).
@@ -26,6 +28,7 @@
 #include "policy/mend.h"
 #include "policy/piece_sights.h"
 #include "policy/question_stage.h"
+#include "policy/spread_scores.h"
 
 namespace kvilt {
 namespace {
@@ -33,6 +36,9 @@ namespace {
 // Of means over contexts: at r .15 as elsewhere, at r .30 and more none. There is less common change to show, and what
 // is chosen by score is by then a sample of the piece (docs/results/seasoning.md).
 constexpr double kMeansFull = 0.15, kMeansNone = 0.30;
+// How much they differ at a token: up to r .20 with power 1, at r .30 and more not at all: of a third of all tokens it
+// chose no better ones (docs/results/seasoning.md).
+constexpr double kSpreadFull = 0.20, kSpreadNone = 0.30;
 
 struct MendParams {
   MendDial dial;   // r .15 beat ProphetKV's .20 with 18 % fewer FLOPs
@@ -76,6 +82,8 @@ class Mend : public ReusePolicy {
   void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
               Plan& plan) const override {
     if (stage + 1 == static_cast<int>(plan.stages.size())) return;
+    Probe look = probes[0];
+    weigh_by_spread(layout, spread_power(), look.score);
     const Runs alike = alike_in(layout), rest = subtract(layout.reused(), alike);
     const std::optional<Entering> enters = entering_in(rest, layout, config);
     const double r = enters ? enters->bought(params_.dial.r) : params_.dial.r;
@@ -83,16 +91,21 @@ class Mend : public ReusePolicy {
     Runs chosen = strided;
     const auto choose = [&](const Runs& text, double share) {
       const int64_t n = std::max<int64_t>(budget_of(text, share) - count(intersect(strided, text)), 0);
-      chosen = unite(chosen, top_positions(probes[0].score, subtract(text, always), n));
+      chosen = unite(chosen, top_positions(look.score, subtract(text, always), n));
     };
     choose(rest, r);
     choose(alike, params_.dial.alike);
     Stage& repair = plan.stages.back();
     compute(layout, chosen, repair);
-    if (enters) enter(layout, *enters, intersect(chosen, rest), probes[0], repair);
+    if (enters) enter(layout, *enters, intersect(chosen, rest), look, repair);
   }
 
  private:
+  double spread_power() const {
+    if (params_.dial.spread >= 0) return params_.dial.spread;
+    return std::clamp((kSpreadNone - params_.dial.r) / (kSpreadNone - kSpreadFull), 0.0, 1.0);
+  }
+
   Runs alike_in(const PromptLayout& layout) const {
     return params_.dial.alike == params_.dial.r ? Runs{} : look_alike_pieces(layout);
   }
@@ -173,6 +186,7 @@ MendParams params_of(PolicyParams& p) {
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
   if (params.anchors < 1) {  // else nobody looks
+    if (p.given("spread")) params.dial.spread = p.number("spread", 1, 0, kMostSpread);
     params.dial.enter = p.number("enter", params.dial.enter, 0, 1);
     params.dial.ahead = p.integer("ahead", params.dial.ahead, 0, kMostAhead);
     params.value_norm = p.flag("value_norm", params.value_norm);

@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "base/annex_kind.h"
+#include "base/token_spread.h"
 #include "kvilt/result.h"
 #include "model/head_map.h"
 #include "model/layer_map.h"
@@ -76,6 +77,8 @@ struct PromptLayout {
   const Runs& annexed(AnnexKind kind) const;
   std::vector<AnnexBlock> blocks = {};  // of the kinds that the policy wants: what is stored of what was placed
   bool dense = true;  // false: rows see few keys by a sparse rule, and nothing that they compute is exact
+  // By position: how far the contexts of a mean lie apart there; nothing is known of other text. Empty: of none.
+  std::vector<TokenSpread> spread = {};
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
   Runs fresh() const { return subtract(Runs{after_prefix()}, reused()); }
   int32_t asked_end() const { return answer >= 0 ? answer : prompt_len; }  // of what was asked, without an answer

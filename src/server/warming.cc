@@ -64,7 +64,7 @@ ToldWork::End Warming::compute(const Tell& tell) {
   return batch_.run(std::move(requests), name, add, [&] { return tell(std::exchange(news, {})); });
 }
 
-// All of the documents in one random order after another; one order's prompts at a time, for their memory.
+// All of the documents, round by round; one round's prompts at a time, for their memory.
 ToldWork::End Warming::season(const Tell& tell) {
   const ModelInfo& info = attached_.engine->info();
   const int64_t pool = info.kv_pool_bytes / std::max<int64_t>(info.kv_bytes_per_token, 1);
@@ -73,11 +73,9 @@ ToldWork::End Warming::season(const Tell& tell) {
   const Clock::time_point begun = Clock::now();
   batch_.go_on_without_room();
   std::mt19937_64 rng(std::random_device{}());
-  SeasonOrders orders(prompts_.size());
-  std::vector<size_t> order = orders.as_they_came();
+  SeasonRounds rounds(prompts_, context);
   for (int round = 0; round < wanted_.season; ++round) {
-    order = orders.draw(std::move(order), rng);
-    const std::vector<SeasonSet> sets = season_sets(prompts_, order, context);
+    const std::vector<SeasonSet>& sets = rounds.next(rng);
     std::vector<Request> requests;
     for (const SeasonSet& set : sets)
       requests.push_back(season_request(season_prompt(prompts_, set), wanted_.cache_salt, wanted_.namespaces));

@@ -1,6 +1,6 @@
 // server/warming.h: documents that are computed before anybody asks about them.
 // Idea:    each is computed behind the fixed text in front of it alone, as a clean copy (docs/server.md#trust); with
-//          `season` also in random orders of all, for its mean over contexts.
+//          `season` also in other orders of all, for its mean over contexts.
 // Threads: the HTTP thread that answers.
 #pragma once
 

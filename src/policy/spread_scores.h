@@ -1,0 +1,19 @@
+// policy/spread_scores.h: scores of tokens that are means over contexts, by how much these differ there.
+// Idea:    what a token left as it is costs is how much is read of it times how wrong it is. The first a look tells. The
+//          second is known as well, where the token is a mean: what it is in another context differs from the mean as its
+//          contexts do (docs/math/seasoning.md, equation 9).
+// Source:  this project's own. A full pass that knows the change chooses no better (docs/results/seasoning.md).
+// Threads: pure; any thread.
+#pragma once
+
+#include <span>
+
+#include "policy/policy.h"
+
+namespace kvilt {
+
+// Multiplies each score, by position, with a token's change to the power `power`; where nothing is known of it, with the
+// mean of those that are known. power 0: nothing changes.
+void weigh_by_spread(const PromptLayout& layout, double power, std::span<double> score);
+
+}  // namespace kvilt
