@@ -90,7 +90,6 @@ TEST_F(Seasoning, RowsEnterWithAMeansStates) {
   EXPECT_EQ(ask_ok(*other, plain).usage().recomputed, 60);
 }
 
-// Idle time makes states too, also for a policy that takes them; with them the same dial computes more tokens.
 // Where contexts differ a token's score says by how much; where they are the same there is nothing to say.
 TEST_F(Seasoning, WhatDiffersBetweenContextsIsComputedFirst) {
   const auto asked = [&](Engine& of, const char* spread) {
@@ -106,6 +105,7 @@ TEST_F(Seasoning, WhatDiffersBetweenContextsIsComputedFirst) {
   EXPECT_EQ(asked(*two, "1").usage().recomputed, asked(*two, "0").usage().recomputed);
 }
 
+// Idle time makes states too, also for a policy that takes them; with them the same dial computes more tokens.
 TEST_F(Seasoning, IdleTimeMakesStatesForWhoTakesThem) {
   const auto other = tokens(90, 4);
   const auto recomputed = [&](bool states) {

@@ -152,6 +152,7 @@ inline Prompt season_prompt(std::span<const Prompt> documents, const SeasonSet& 
 // out). Fewer than two documents: none, for they have no other context.
 inline std::vector<Prompt> season_prompts(std::span<const Prompt> documents, const SeasonOptions& options) {
   std::vector<Prompt> out;
+  if (documents.size() < 2) return out;
   std::mt19937_64 rng(options.seed);
   SeasonRounds rounds(documents, options.context);
   for (int c = 0; c < options.contexts; ++c) {

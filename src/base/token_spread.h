@@ -7,7 +7,8 @@
 
 namespace kvilt {
 
-// The variance over the contexts of the token's K (before rotation) and of its V, summed over layers, heads and elements.
+// The mean squared distance of the contexts from their mean, of the token's K (before rotation) and of its V, summed
+// over layers, heads and elements.
 struct TokenSpread {
   float k = -1, v = -1;
   bool known() const { return k >= 0; }
@@ -19,11 +20,12 @@ struct TokenSpread {
 inline std::vector<TokenSpread> spread_with(std::span<const TokenSpread> before, std::span<const TokenSpread> apart,
                                             int contexts) {
   const auto n = static_cast<float>(contexts);
-  std::vector<TokenSpread> out(apart.begin(), apart.end());
-  for (TokenSpread& token : out) token = {token.k * n / (n + 1), token.v * n / (n + 1)};
-  if (contexts < 2 || before.size() != out.size()) return out;
-  for (size_t i = 0; i < out.size(); ++i)
-    out[i] = {((n - 1) * before[i].k + out[i].k) / n, ((n - 1) * before[i].v + out[i].v) / n};
+  const bool is_known = before.size() == apart.size();
+  std::vector<TokenSpread> out;
+  for (size_t i = 0; i < apart.size(); ++i) {
+    const TokenSpread was = is_known ? before[i] : TokenSpread{0, 0};
+    out.push_back({(was.k + apart[i].k / (n + 1)) * n / (n + 1), (was.v + apart[i].v / (n + 1)) * n / (n + 1)});
+  }
   return out;
 }
 

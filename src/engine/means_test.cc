@@ -19,6 +19,16 @@ class MeansTest : public ContentCacheTest {
     cache->clear();
     look_in_mine();
   }
+  // Token i of the marked text is i times `front` away from nothing, in K and V.
+  void write_rows(const Asked& asked, int front) const {
+    const TokenMark& mark = asked.marks[0];
+    for (int layer = 0; layer < kShape.L; ++layer) {
+      for (int32_t pos = 0; pos < mark.end; ++pos) {
+        const std::vector<float> row(kShape.G * kShape.E, static_cast<float>(std::max(pos - mark.begin, 0) * front));
+        asked.kv->write(layer, pos, row.data(), row.data());
+      }
+    }
+  }
   ThreadPool pool{1};
 };
 
@@ -138,31 +148,36 @@ TEST_F(MeansTest, ACopyInTheSameContextComesBeforeACleanOne) {
   EXPECT_EQ(cache->index().info(mean).contexts, 1);
 }
 
-// What came of each marked part is said: over how many contexts its mean is now, or that this one was not added.
-// How far contexts lie apart is known from the second on, of the mean's tokens alone.
+// How far contexts lie apart is known from the second on, of the mean's tokens alone, wherever a part of them is found.
 TEST_F(MeansTest, KnowsHowFarContextsLieApart) {
   const auto season = [&](int front) {
-    cache->season(compute(join(text(front, 10), b), {{10, 30}}).own(domains), pool);
+    const Asked asked = compute(join(text(front, 10), b), {{10, 30}}, false);
+    write_rows(asked, front);
+    cache->season(asked.own(domains), pool);
   };
-  const auto spread = [&] {
-    const std::vector<TokenMark> marks{{9, 29}, {29, 49}};
-    return cache->find(join(more, a, b, question), marks, domains, {.seasoned = true}).layout.spread;
+  const auto spread = [&](const Tokens& prompt, std::vector<TokenMark> marks) {
+    return cache->find(prompt, marks, domains, {.seasoned = true}).layout.spread;
   };
-  const auto known = [](const std::vector<TokenSpread>& of) {
-    Runs out;
-    for (size_t i = 0; i < of.size(); ++i) {
-      const auto pos = static_cast<int32_t>(i);
-      if (of[i] != TokenSpread{}) out.push_back({pos, pos + 1});  // these rows have no numbers
-    }
-    return normalize(std::move(out));
-  };
+  const Tokens whole = join(more, a, b, question);
   season(6);
-  EXPECT_TRUE(spread().empty());
-  season(7);
-  EXPECT_EQ(spread().size(), join(more, a, b, question).size());
-  EXPECT_EQ(known(spread()), (Runs{{29, 49}}));
+  EXPECT_TRUE(spread(whole, {{9, 29}, {29, 49}}).empty());
+  season(8);
+  const auto found = spread(whole, {{9, 29}, {29, 49}});
+  ASSERT_EQ(found.size(), whole.size());
+  const float unit = found[30].k;  // of b's second token: its contexts are one from their mean
+  EXPECT_NEAR(unit, kShape.L * kShape.G * kShape.E, 0.01 * unit);
+  for (int32_t i = 0; i < std::ssize(whole); ++i) {
+    const bool is_mean = i >= 29 && i < 49;
+    EXPECT_EQ(found[i].known(), is_mean) << i;
+    const double expected = is_mean ? unit * (i - 29.0) * (i - 29.0) : -1;
+    EXPECT_NEAR(found[i].v, expected, 0.01 * std::abs(expected)) << i;
+  }
+  const auto part = spread(join(more, Tokens(b.begin() + 6, b.end()), question), {});
+  ASSERT_FALSE(part.empty());
+  for (int32_t i = 6; i < 20; ++i) EXPECT_EQ(part[9 + i - 6], found[29 + i]) << i;
 }
 
+// What came of each marked part is said: over how many contexts its mean is now, or that this one was not added.
 TEST_F(MeansTest, SaysWhatWasAdded) {
   using Contexts = std::vector<int>;
   const auto season = [&](int n, int most = kMostContexts) {
@@ -255,7 +270,9 @@ TEST_F(MeansTest, WhatIsLeftOfAMeanGivesWayToANewOne) {
   look_in_mine();
   const Tokens document = text(30, size), head = text(7, 10);
   const auto season = [&](int n) {
-    return cache->season(compute(join(text(60 + n, 10), document), {{10, 10 + size}}, false).own(domains), pool);
+    const Asked asked = compute(join(text(60 + n, 10), document), {{10, 10 + size}}, false);
+    write_rows(asked, n);
+    return cache->season(asked.own(domains), pool);
   };
   const auto found = [&] {
     return cache->find(join(head, document, question), std::vector<TokenMark>{{10, 10 + size}}, domains,
@@ -263,12 +280,15 @@ TEST_F(MeansTest, WhatIsLeftOfAMeanGivesWayToANewOne) {
   };
   for (int n = 1; n <= 3; ++n) ASSERT_EQ(season(n), std::vector<int>{n});
   ASSERT_EQ(cache->seasoned().tokens, size);
+  const auto whole = found().layout.spread;
   while (cache->seasoned().tokens == size) ASSERT_TRUE(cache->make_room(cache->store().free_pages() + 1));
   const int64_t left = cache->seasoned().tokens;
+  ASSERT_FALSE(whole.empty());
   ASSERT_GT(left, 0) << "power: a part is left";
   EXPECT_EQ(found().layout.seasoned, left);
   const auto spread = found().layout.spread;
-  EXPECT_EQ(std::ranges::count_if(spread, [](const TokenSpread& of) { return of != TokenSpread{}; }), left);
+  EXPECT_EQ(std::ranges::count_if(spread, &TokenSpread::known), left);
+  for (size_t i = 0; i < spread.size(); ++i) EXPECT_TRUE(!spread[i].known() || spread[i] == whole[i]) << i;
   EXPECT_EQ(season(4), std::vector<int>{1}) << "it begins anew";
   EXPECT_EQ(cache->seasoned().tokens, size) << "and nothing else is kept";
   EXPECT_EQ(cache->seasoned().by_contexts[3], 0);

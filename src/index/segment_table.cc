@@ -22,7 +22,7 @@ size_t SegmentTable::bytes() const {
   size_t bytes = records_.bytes() + texts_.bytes() + free_.capacity() * sizeof(uint32_t) + by_id_.bytes();
   for (uint32_t slot = 0; slot < slots(); ++slot) {
     const SegmentRecord& r = records_[slot];
-    bytes += r.info.tokens.capacity() * sizeof(int32_t) +
+    bytes += r.info.tokens.capacity() * sizeof(int32_t) + r.info.spread.capacity() * sizeof(TokenSpread) +
              (r.window_nodes.capacity() + r.near.nodes.capacity()) * sizeof(uint32_t) +
              r.marks.capacity() * sizeof(MarkEntry) + r.chain.keys.capacity() * sizeof(Digest) +
              r.chain.nodes.capacity() * sizeof(uint32_t) + r.chain.children.size() * (sizeof(ChainChild) + 32);

@@ -51,8 +51,8 @@ TokenSpread mean_of_token(const LayerRopes& ropes, std::span<const Source> sourc
       CHECK(slot >= 0);
       const bool last = s > 0 && s + 1 == sources.size();
       for (int g = 0; g < shape.G; ++g) {
-        const auto add = [&](std::vector<float>& sum, std::vector<float>& first, double& apart) {
-          for (int e = 0; e < E; ++e) sum[g * E + e] += part.weight * one[e];
+        const auto add = [&, weight = part.weight](std::vector<float>& sum, std::vector<float>& first, double& apart) {
+          for (int e = 0; e < E; ++e) sum[g * E + e] += weight * one[e];
           if (s == 0) std::ranges::copy(one, first.begin() + g * E);
           if (last) apart += squared_distance(std::span(first).subspan(g * E, E), one);
         };

@@ -82,19 +82,19 @@ class Mend : public ReusePolicy {
   void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
               Plan& plan) const override {
     if (stage + 1 == static_cast<int>(plan.stages.size())) return;
-    Probe look = probes[0];
+    Probe look = probes[0];  // of look-alikes more than that is computed: there it is as it is
     weigh_by_spread(layout, spread_power(), look.score);
     const Runs alike = alike_in(layout), rest = subtract(layout.reused(), alike);
     const std::optional<Entering> enters = entering_in(rest, layout, config);
     const double r = enters ? enters->bought(params_.dial.r) : params_.dial.r;
     const Runs strided = anchors(layout, r), always = unite(always_computed(layout, params_.tail), strided);
     Runs chosen = strided;
-    const auto choose = [&](const Runs& text, double share) {
+    const auto choose = [&](const Runs& text, double share, const Probe& by) {
       const int64_t n = std::max<int64_t>(budget_of(text, share) - count(intersect(strided, text)), 0);
-      chosen = unite(chosen, top_positions(look.score, subtract(text, always), n));
+      chosen = unite(chosen, top_positions(by.score, subtract(text, always), n));
     };
-    choose(rest, r);
-    choose(alike, params_.dial.alike);
+    choose(rest, r, look);
+    choose(alike, params_.dial.alike, probes[0]);
     Stage& repair = plan.stages.back();
     compute(layout, chosen, repair);
     if (enters) enter(layout, *enters, intersect(chosen, rest), look, repair);

@@ -1,26 +1,47 @@
 #include "policy/spread_scores.h"
 
 #include <cmath>
+#include <vector>
 
 namespace kvilt {
+namespace {
 
-void weigh_by_spread(const PromptLayout& layout, double power, std::span<double> score) {
-  if (power == 0) return;
+// By position, the square of how much contexts change the token, as a share of all such change; < 0: it is not known.
+std::vector<double> squared_change(const PromptLayout& layout) {
   double k = 0, v = 0;
-  for (const TokenSpread& token : layout.spread) {
-    if (token.known()) k += token.k, v += token.v;
-  }
-  if (k <= 0 || v <= 0) return;  // the contexts were the same
-  const auto change = [&](const TokenSpread& token) { return std::pow(token.k / k + token.v / v, power / 2); };
-  double sum = 0;
   int64_t known = 0;
   for (const TokenSpread& token : layout.spread) {
-    if (token.known()) sum += change(token), ++known;
+    if (token.known()) k += token.k, v += token.v, ++known;
   }
+  std::vector<double> out(layout.spread.size(), -1);
+  if (k <= 0 || v <= 0) return out;  // all contexts were the same
+  const double usual = 2 / static_cast<double>(known);
+  for (const Run& piece : layout.pieces) {
+    double sum = 0;
+    for (int32_t pos = piece.begin; pos < piece.end; ++pos) {
+      const TokenSpread& token = layout.spread[static_cast<size_t>(pos)];
+      if (token.known()) sum += out[static_cast<size_t>(pos)] = token.k / k + token.v / v;
+    }
+    if (sum < kLeastChange * usual * piece.size()) std::fill_n(out.begin() + piece.begin, piece.size(), -1.0);
+  }
+  return out;
+}
+
+}  // namespace
+
+void weigh_by_spread(const PromptLayout& layout, double power, std::span<double> score) {
+  if (power == 0 || layout.spread.empty()) return;
+  const std::vector<double> squared = squared_change(layout);
+  double sum = 0;
+  int64_t known = 0;
+  for (const double x : squared) {
+    if (x >= 0) sum += std::pow(x, power / 2), ++known;
+  }
+  if (known == 0) return;
   const double usual = sum / static_cast<double>(known);
   for (size_t i = 0; i < score.size(); ++i) {
-    const bool is_known = i < layout.spread.size() && layout.spread[i].known();
-    score[i] *= is_known ? change(layout.spread[i]) : usual;
+    const bool is_known = i < squared.size() && squared[i] >= 0;
+    score[i] *= is_known ? std::pow(squared[i], power / 2) : usual;
   }
 }
 

@@ -13,7 +13,9 @@
 namespace kvilt {
 
 // Multiplies each score, by position, with a token's change to the power `power`; where nothing is known of it, with the
-// mean of those that are known. power 0: nothing changes.
+// mean of those that are known. Nothing is known of pieces whose contexts differ by less than kLeastChange of what those of
+// the others do: what stood before them was the same each time. power 0: nothing changes.
+inline constexpr double kLeastChange = 0.01;  // squared, a token; passages of one prompt have .3 to 3
 void weigh_by_spread(const PromptLayout& layout, double power, std::span<double> score);
 
 }  // namespace kvilt

@@ -10,7 +10,7 @@ namespace {
 
 PromptLayout three_of_four() {
   PromptLayout out{5, 0, {{0, 4}}};
-  out.spread = {{1, 4}, {3, 12}, {}, {0, 0}, {}};  // 16 of V in all, 4 of K: halves and 3 halves, and nothing
+  out.spread = {{1, 4}, {3, 12}, {}, {0, 0}, {}};  // of K 4 in all, of V 16: a quarter, three quarters and nothing
   return out;
 }
 
@@ -43,6 +43,22 @@ TEST(SpreadScores, WhatIsNotKnownChangesNothing) {
   none.spread.assign(5, {0, 0});
   EXPECT_EQ(weighed(none, 1), was) << "contexts that were the same";
   EXPECT_NE(weighed(three_of_four(), 1), was) << "power";
+}
+
+// A mean whose contexts were the same is a copy: that they do not differ says nothing of the next one.
+TEST(SpreadScores, ContextsThatWereTheSameSayNothing) {
+  PromptLayout prompt{5, 0, {{0, 2}, {2, 4}}};
+  prompt.spread = {{1, 1}, {3, 3}, {1e-4f, 1e-4f}, {0, 0}, {}};
+  const auto weighed = [&] {
+    std::vector<double> score(5, 1);
+    weigh_by_spread(prompt, 2, score);
+    return score;
+  };
+  EXPECT_NEAR(weighed()[2], 1, 1e-4) << "as the others, on average";
+  EXPECT_EQ(weighed()[3], weighed()[2]);
+  EXPECT_NEAR(weighed()[1], 1.5, 1e-4);
+  prompt.spread[2] = {0.2f, 0.2f};
+  EXPECT_LT(weighed()[2], 0.2) << "power: it changes little, and that is known";
 }
 
 // Both looks alike see all tokens: what the contexts say decides, for mend and for auto.
