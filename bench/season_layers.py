@@ -175,7 +175,7 @@ def question(args, chunks, rng, sums, seen):
             sums["variance", name] += variance
             sums["bias", name] += energy(alone - mean)
             four = np.mean(others[:4], axis=0)
-            seen["spread", name].append(sum(by_token(x - four) for x in others[:4]) / 3)
+            seen["spread", name].append(sum(by_token(x - four) for x in others[:4]) / 4)
             seen["change", name].append(by_token(truth - four))
         pieces += 1
     return pieces

@@ -142,7 +142,7 @@ std::unique_ptr<ReusePolicy> make_auto(PolicyParams& p) {
   if (given >= 0) dial.mend.r = given;
   dial.mend.alike = p.number("alike", given >= 0 ? given : kAlike, 0, 1);
   dial.hop = p.number("hop", dial.hop, 0, 1);
-  if (p.given("spread")) dial.mend.spread = p.number("spread", 1, 0, kMostSpread);
+  dial.mend.spread = p.number("spread", dial.mend.spread, 0, kMostSpread);
   dial.mend.enter = p.number("enter", dial.mend.enter, 0, 1);
   dial.mend.ahead = p.integer("ahead", dial.mend.ahead, 0, kMostAhead);
   return std::make_unique<Auto>(dial, all);

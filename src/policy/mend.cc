@@ -39,6 +39,8 @@ constexpr double kMeansFull = 0.15, kMeansNone = 0.30;
 // How much they differ at a token: up to r .20 with power 1, at r .30 and more not at all: of a third of all tokens it
 // chose no better ones (docs/results/seasoning.md).
 constexpr double kSpreadFull = 0.20, kSpreadNone = 0.30;
+// 1 up to r `full`, 0 from `none` on, a line between.
+double falling(double r, double full, double none) { return std::clamp((none - r) / (none - full), 0.0, 1.0); }
 
 struct MendParams {
   MendDial dial;   // r .15 beat ProphetKV's .20 with 18 % fewer FLOPs
@@ -82,8 +84,8 @@ class Mend : public ReusePolicy {
   void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
               Plan& plan) const override {
     if (stage + 1 == static_cast<int>(plan.stages.size())) return;
-    Probe look = probes[0];  // of look-alikes more than that is computed: there it is as it is
-    weigh_by_spread(layout, spread_power(), look.score);
+    Probe weighed = probes[0];  // for all but look-alikes: of those far more than r is computed
+    weigh_by_spread(layout, spread_power(), weighed.score);
     const Runs alike = alike_in(layout), rest = subtract(layout.reused(), alike);
     const std::optional<Entering> enters = entering_in(rest, layout, config);
     const double r = enters ? enters->bought(params_.dial.r) : params_.dial.r;
@@ -93,17 +95,17 @@ class Mend : public ReusePolicy {
       const int64_t n = std::max<int64_t>(budget_of(text, share) - count(intersect(strided, text)), 0);
       chosen = unite(chosen, top_positions(by.score, subtract(text, always), n));
     };
-    choose(rest, r, look);
+    choose(rest, r, weighed);
     choose(alike, params_.dial.alike, probes[0]);
     Stage& repair = plan.stages.back();
     compute(layout, chosen, repair);
-    if (enters) enter(layout, *enters, intersect(chosen, rest), look, repair);
+    if (enters) enter(layout, *enters, intersect(chosen, rest), weighed, repair);
   }
 
  private:
   double spread_power() const {
     if (params_.dial.spread >= 0) return params_.dial.spread;
-    return std::clamp((kSpreadNone - params_.dial.r) / (kSpreadNone - kSpreadFull), 0.0, 1.0);
+    return falling(params_.dial.r, kSpreadFull, kSpreadNone);
   }
 
   Runs alike_in(const PromptLayout& layout) const {
@@ -155,7 +157,7 @@ class Mend : public ReusePolicy {
     const double share = r * params_.anchors;
     if (params_.anchors_given || layout.seasoned == 0) return share;
     const double means = layout.seasoned / static_cast<double>(count(layout.reused()));
-    const double kept = std::clamp((kMeansNone - r) / (kMeansNone - kMeansFull), 0.0, 1.0);
+    const double kept = falling(r, kMeansFull, kMeansNone);
     return share * (1 - means * (1 - kept));
   }
 
@@ -186,7 +188,7 @@ MendParams params_of(PolicyParams& p) {
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
   if (params.anchors < 1) {  // else nobody looks
-    if (p.given("spread")) params.dial.spread = p.number("spread", 1, 0, kMostSpread);
+    params.dial.spread = p.number("spread", params.dial.spread, 0, kMostSpread);
     params.dial.enter = p.number("enter", params.dial.enter, 0, 1);
     params.dial.ahead = p.integer("ahead", params.dial.ahead, 0, kMostAhead);
     params.value_norm = p.flag("value_norm", params.value_norm);

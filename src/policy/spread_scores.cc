@@ -31,17 +31,17 @@ std::vector<double> squared_change(const PromptLayout& layout) {
 
 void weigh_by_spread(const PromptLayout& layout, double power, std::span<double> score) {
   if (power == 0 || layout.spread.empty()) return;
-  const std::vector<double> squared = squared_change(layout);
+  std::vector<double> change = squared_change(layout);
   double sum = 0;
   int64_t known = 0;
-  for (const double x : squared) {
-    if (x >= 0) sum += std::pow(x, power / 2), ++known;
+  for (double& x : change) {
+    if (x >= 0) sum += x = std::pow(x, power / 2), ++known;
   }
   if (known == 0) return;
   const double usual = sum / static_cast<double>(known);
   for (size_t i = 0; i < score.size(); ++i) {
-    const bool is_known = i < squared.size() && squared[i] >= 0;
-    score[i] *= is_known ? std::pow(squared[i], power / 2) : usual;
+    const bool is_known = i < change.size() && change[i] >= 0;
+    score[i] *= is_known ? change[i] : usual;
   }
 }
 

@@ -2,7 +2,7 @@
 // Idea:    what a token left as it is costs is how much is read of it times how wrong it is. The first a look tells. The
 //          second is known as well, where the token is a mean: what it is in another context differs from the mean as its
 //          contexts do (docs/math/seasoning.md, equation 9).
-// Source:  this project's own. A full pass that knows the change chooses no better (docs/results/seasoning.md).
+// Source:  this project's own; what a choice that knows the change gains: docs/results/seasoning.md.
 // Threads: pure; any thread.
 #pragma once
 
