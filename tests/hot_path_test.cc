@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "engine/draft_finder.h"
+#include "engine/side_thread.h"
 #include "engine_harness.h"
 #include "model/tiny_gguf_for_test.h"
 
@@ -219,6 +220,16 @@ TEST(DraftsHotPath, LookingAllocatesNothing) {
   }
   EXPECT_EQ(looking, 0u);
   EXPECT_GT(found, 1000u) << "power";
+}
+
+// Else a thread that comes late to a busy core takes its first lock beside a decode step.
+TEST(SideThreadHotPath, ItsStartIsOverWhenItIsThere) {
+  for (int i = 0; i < 50; ++i) {
+    const SideThread side;
+    const uint64_t before = locks;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_EQ(locks, before) << i;
+  }
 }
 
 // The counters count: one allocation or one lock a step shows.

@@ -13,7 +13,9 @@ SideThread::SideThread() {
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error&) {
+    return;
   }
+  waits_.wait();
 }
 
 SideThread::~SideThread() {
@@ -52,6 +54,7 @@ void SideThread::drop() {
 
 void SideThread::run() {
   MutexLock lock(mutex_);
+  waits_.count_down();
   for (;;) {
     changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return stop_ || !waiting_.empty(); });
     if (stop_) return;

@@ -6,12 +6,14 @@
 // Invariants: a key has one job at a time. Behind take_back() its job is over, or never runs. Without memory, or without
 //             a thread, nothing is done beforehand.
 // Threads:    take_back() from any, all else from one. Jobs run on the thread that is inside. It starts with this object,
-//             on the cores that its maker may run on; the engine thread may be pinned to one later.
+//             on the cores that its maker may run on; the engine thread may be pinned to one later. When the maker has
+//             it, it waits for work: nothing of its start happens beside a decode step.
 // Cost:       a wake-up of that thread each time that it was without work.
 #pragma once
 
 #include <deque>
 #include <functional>
+#include <latch>
 #include <thread>
 
 #include "base/mutex.h"
@@ -44,7 +46,8 @@ class SideThread {
   std::deque<Waiting> waiting_ KVILT_GUARDED_BY(mutex_);
   const void* running_ KVILT_GUARDED_BY(mutex_) = nullptr;
   bool stop_ KVILT_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last
+  std::latch waits_{1};  // until the thread has had its first lock
+  std::thread thread_;   // last
 };
 
 }  // namespace kvilt
