@@ -1,6 +1,6 @@
 """kvilt serve --cache-dir whose files are cut and changed while clients ask, and before a start: a miss each, no wrong KV.
 
-KVILT_DAMAGE_ROUNDS: how many damaged reads are waited for under load, and how often it is started on a damaged folder (4).
+KVILT_DAMAGE_ROUNDS: how many damaged reads are waited for under load, and how often it is at least started on a damaged folder (4).
 """
 import os
 import random
@@ -69,8 +69,11 @@ def test_files_are_damaged_while_clients_ask(tmp_path, sealed):
         print(f"{done} files damaged, {errors():.0f} errors, {clients.answered} answers, {clients.disk} tokens from disk")
         assert server.end() == 0  # what is cached goes to disk, so each start below finds something
 
-    found = 0
-    for _ in range(ROUNDS):
+    # A start reads what it is asked for only where reading pays: a file it computes instead shows nothing. One in four saw no
+    # damage on two busy cores, and four of four one time in 200, so starts go on until one does.
+    found, starts = 0, 0
+    while starts < ROUNDS or found == 0 and starts < 10 * ROUNDS:
+        starts += 1
         there = values(tmp_path)
         for path in dice.sample(there, max(1, len(there) // 3)):
             damage(path, dice)
