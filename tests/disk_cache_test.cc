@@ -319,6 +319,18 @@ TEST_F(DiskCacheTest, WhatWasEvictedComesBack) {
   expect_equal(back, dense);
 }
 
+// A short answer stays in memory when its prompt has left; it is stored behind that, and not once more when it leaves.
+TEST_F(DiskCacheTest, NothingIsStoredTwice) {
+  const auto engine = open(kPoolOf2000);
+  constexpr int kPrompts = 6;
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < kPrompts; ++i) ask_ok(*engine, request_of(tokens(700, 900 + i), "prefix", 6));
+  }
+  EXPECT_TRUE(eventually([&] { return engine->stats().disk.queued_bytes == 0; }));
+  EXPECT_GT(engine->stats().disk.loads, 0u);
+  EXPECT_EQ(engine->stats().disk.tokens, kPrompts * (700 + 5));
+}
+
 // A prefill that waits for its client has most of the pool: who asks gets what is stored nevertheless.
 TEST_F(DiskCacheTest, WhatLingersGivesWayToWhatIsRead) {
   warm(*open(), known);

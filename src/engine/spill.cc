@@ -123,6 +123,9 @@ void DiskCache::store(SegmentId id, Queue queue) {
   const SegmentInfo& info = cache_.index().info(id);
   if (info.replaced) return;
   if (info.exact && cache_.index().is_prefix(id)) return store_chain(id, queue);
+  // What no look-up finds as a piece: the last tokens of an answer, say, whose prompt has left memory before them. They
+  // were stored behind it as they came, and nobody would see that they are there already.
+  if (segment->count < min_segment_ && cache_.index().marks(id).empty()) return;
   const Digest* digest = cache_.index().domain_digest(info.domain);
   if (!digest) return;
   const Run whole{0, segment->count};
