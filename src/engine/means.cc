@@ -19,6 +19,8 @@ namespace {
 
 // Where an exact copy stood behind the same tokens as here, that many of them, its context is known.
 constexpr int32_t kSameContext = 64;
+// Or behind all of them but for so many right before it: what a template puts around a message, a heading.
+constexpr int32_t kSeam = 16;
 
 // At most, of a new table's tokens with so many bytes each: an extent's run fills its last page only in part.
 int64_t pages_for_states(const PageStore& store, int32_t tokens, int64_t bytes) {
@@ -61,15 +63,17 @@ bool ContentCache::is_whole(const Piece& piece, const ClipRules& rules) const {
   return holds_mark(piece, rules) || (!info.part_of_mean && std::ssize(info.tokens) == piece.count);
 }
 
-// Whether one of the exact pieces (sorted, disjoint) has the mean's text behind the text that is before it here.
+// Whether one of the exact pieces (sorted, disjoint) has the mean's text behind the text that is before it here. An
+// answer's last token has no KV: nothing has been computed from it.
 bool ContentCache::in_same_context(std::span<const int32_t> prompt, const Piece& mean,
                                    std::span<const Piece> exact) const {
   const auto after = std::ranges::upper_bound(exact, mean.pos, {}, &Piece::pos);
   if (after == exact.begin()) return false;
   const Piece& copy = *std::prev(after);
-  if (copy.pos + copy.count < mean.pos + mean.count) return false;
+  if (copy.pos + copy.count < mean.pos + mean.count - 1) return false;
   const int32_t missing = kSameContext - (mean.pos - copy.pos);
-  return missing <= 0 || index_.shared_context(prompt, copy, missing) >= missing;
+  return missing <= 0 || index_.shared_context(prompt, copy, missing) >= missing ||
+         index_.same_beginning(prompt, copy, kSeam);
 }
 
 bool ContentCache::before_clean(std::span<const int32_t> prompt, const Found& found, Run text) const {

@@ -77,6 +77,27 @@ TEST_F(MeansTest, ACopyInTheSameContextComesBeforeAMean) {
   EXPECT_EQ(seasoned(0), 20);
 }
 
+// So does one that stood behind all that is in front of it here, but for a template's few tokens right before it: what an
+// agent wrote, say, handed back behind its question. Of an answer the last token has no KV.
+TEST_F(MeansTest, ACopyBehindTheSameBeginningComesBeforeAMean) {
+  const Tokens before = text(8, 30), header = text(9, 12), heading = text(11, 16);
+  const Tokens answered(b.begin(), b.end() - 1);
+  Asked writes = ask(join(before, header));
+  answer(writes, answered);
+  cache->season(compute(join(text(6, 10), b), {{10, 30}}, false).own(domains), pool);
+  const auto found = [&](const Tokens& front) {
+    const auto begin = static_cast<int32_t>(front.size());
+    const std::vector<TokenMark> marks{{begin, begin + 20}};
+    const PromptLayout layout = cache->find(join(front, b, question), marks, domains, {.seasoned = true}).layout;
+    int pieces = 0;
+    for (const kvilt::Run& piece : layout.pieces) pieces += piece.size();
+    return std::pair(layout.seasoned, pieces);
+  };
+  EXPECT_EQ(found(join(before, heading)), std::pair(0, 19));
+  EXPECT_EQ(found(join(before, text(12, 17))), std::pair(20, 20));
+  EXPECT_EQ(found(join(text(13, 30), heading)), std::pair(20, 20));
+}
+
 // Over the namespaces in sight the mean over the most contexts is taken; of equal ones that of the one named first. A
 // part of another document's mean hides none.
 TEST_F(MeansTest, OfMeansInSeveralNamespacesTheBestIsTaken) {

@@ -130,21 +130,49 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   return left;
 }
 
-int32_t ContentIndex::shared_context(std::span<const int32_t> prompt, const Piece& piece, int32_t limit) const {
+// visit(tokens) until it says false: of the text before the piece where its KV was computed what is in one segment, the
+// last ones first. Whether it went back to position 0.
+template <class Visit>
+bool ContentIndex::each_before(const Piece& piece, Visit visit) const {
   SegmentId id = piece.segment;
-  int32_t end = piece.segment_offset, pos = piece.pos;
-  while (piece.pos - pos < limit) {
+  for (int32_t end = piece.segment_offset;;) {
     const uint32_t slot = table_.find(id);
-    if (slot == kNoSegment || end > table_.text(slot).size) break;  // what it continued has left
-    const int32_t same = common_suffix(table_.text(slot).before(end), prompt.first(static_cast<size_t>(pos)));
-    pos -= same;
+    if (slot == kNoSegment || end > table_.text(slot).size) return false;  // what it continued has left
+    if (!visit(table_.text(slot).before(end))) return false;
     const SegmentInfo& info = table_[slot].info;
-    if (same < end || !info.exact || info.found_as != FoundAs::kBoth) break;
-    if (info.parent == 0) return pos == 0 ? INT32_MAX : piece.pos - pos;
+    if (!info.exact || info.found_as != FoundAs::kBoth) return false;
+    if (info.parent == 0) return true;
     id = info.parent;
     end = info.parent_tokens;
   }
-  return piece.pos - pos;
+}
+
+int32_t ContentIndex::shared_context(std::span<const int32_t> prompt, const Piece& piece, int32_t limit) const {
+  int32_t pos = piece.pos;
+  const bool whole = each_before(piece, [&](std::span<const int32_t> text) {
+    if (piece.pos - pos >= limit) return false;
+    const int32_t same = common_suffix(text, prompt.first(static_cast<size_t>(pos)));
+    pos -= same;
+    return same == std::ssize(text);
+  });
+  return whole && pos == 0 ? INT32_MAX : piece.pos - pos;
+}
+
+bool ContentIndex::same_beginning(std::span<const int32_t> prompt, const Piece& piece, int32_t apart) const {
+  int64_t before = 0;
+  const bool known = each_before(piece, [&](std::span<const int32_t> text) {
+    before += std::ssize(text);
+    return before <= int64_t{piece.pos} + apart;
+  });
+  const int64_t same = std::max<int64_t>(std::max<int64_t>(before, piece.pos) - apart, apart);
+  if (!known || same > std::min<int64_t>(before, piece.pos)) return false;
+  int64_t at = before;
+  return each_before(piece, [&](std::span<const int32_t> text) {
+    at -= std::ssize(text);
+    const int64_t count = std::min<int64_t>(same - at, std::ssize(text));
+    return count <= 0 || std::ranges::equal(text.first(static_cast<size_t>(count)),
+                                            prompt.subspan(static_cast<size_t>(at), static_cast<size_t>(count)));
+  });
 }
 
 const SegmentInfo& ContentIndex::info(SegmentId id) const {

@@ -134,6 +134,10 @@ class ContentIndex {
   // as that is known; INT32_MAX: all, from position 0 on. It stops at `limit`.
   int32_t shared_context(std::span<const int32_t> prompt, const Piece& piece, int32_t limit) const;
 
+  // Whether the piece's KV was computed behind the prompt's own beginning: all that stands before it is equal in both, but
+  // for at most `apart` tokens right before it in either, and `apart` tokens at least are equal.
+  bool same_beginning(std::span<const int32_t> prompt, const Piece& piece, int32_t apart) const;
+
   const SegmentInfo& info(SegmentId id) const;  // REQUIRES: the segment is known
   Runs marks(SegmentId id) const;               // of its tokens, in the order in which they were added; the same
   bool contains(SegmentId id) const { return table_.find(id) != kNoSegment; }
@@ -145,6 +149,8 @@ class ContentIndex {
   const SeasonedCount& seasoned() const { return seasoned_; }
 
  private:
+  template <class Visit>
+  bool each_before(const Piece& piece, Visit visit) const;
   void count_seasoned(const SegmentInfo& info, int sign);
   ToldDomain told_domain(const SegmentInfo& info) const;
   std::vector<Piece> pieces_of(std::vector<Candidate> candidates, int32_t least) const;
