@@ -96,7 +96,9 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
     if (wanted.seasoned) {
       if (index_.seasoned().tokens > 0) seasoned = find_means(prompt, rules, domains, cost);
       // An exact copy in this very context comes before its mean, and then before its clean copy too.
-      const auto here = [&, prompt = prompt](const Piece& other) { return in_same_context(prompt, other, pieces); };
+      const auto here = [&, prompt = prompt](const Piece& other) {
+        return in_same_context(prompt, {other.pos, other.pos + other.count}, pieces);
+      };
       std::erase_if(seasoned, here);
       std::erase_if(clean, here);
     }

@@ -289,7 +289,8 @@ class ContentCache {
   std::vector<Piece> find_means(std::span<const int32_t> prompt, const ClipRules& rules, const ContentDomains& domains,
                                 SearchCost& cost) const;
   bool is_whole(const Piece& piece, const ClipRules& rules) const;
-  bool in_same_context(std::span<const int32_t> prompt, const Piece& mean, std::span<const Piece> exact) const;
+  bool covers(const Piece& copy, Run text) const;
+  bool in_same_context(std::span<const int32_t> prompt, Run text, std::span<const Piece> exact) const;
   Runs add_near(const Search& search, std::vector<Piece>& pieces) const;
   void erase(SegmentId id);
   void evict(Extent& extent);

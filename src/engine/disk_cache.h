@@ -228,6 +228,7 @@ class DiskCache {
   void enter_all();
   void store_entered();
   void store(SegmentId id, Queue queue);
+  bool find_stored(SegmentId id, std::vector<Piece>& pieces) const;
   void store_chain(SegmentId id, Queue queue);
   void mark_stored(SegmentId id, size_t annexes);
   Chain chain_of(SegmentId id) const;

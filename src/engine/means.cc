@@ -63,24 +63,30 @@ bool ContentCache::is_whole(const Piece& piece, const ClipRules& rules) const {
   return holds_mark(piece, rules) || (!info.part_of_mean && std::ssize(info.tokens) == piece.count);
 }
 
-// Whether one of the exact pieces (sorted, disjoint) has the mean's text behind the text that is before it here. An
-// answer's last token has no KV: nothing has been computed from it.
-bool ContentCache::in_same_context(std::span<const int32_t> prompt, const Piece& mean,
-                                   std::span<const Piece> exact) const {
-  const auto after = std::ranges::upper_bound(exact, mean.pos, {}, &Piece::pos);
+// Whether the exact copy has all of the text. Of an answer the last token has no KV, if nothing was computed from it: what
+// is left of a copy must be long enough to be a piece.
+bool ContentCache::covers(const Piece& copy, Run text) const {
+  const int32_t lacks = std::max(0, text.end - (copy.pos + copy.count));
+  return copy.pos <= text.begin && (lacks == 0 || (lacks == 1 && text.size() > min_segment_));
+}
+
+// Whether one of the exact pieces (sorted, disjoint) has the text behind what is before it here.
+bool ContentCache::in_same_context(std::span<const int32_t> prompt, Run text, std::span<const Piece> exact) const {
+  const auto after = std::ranges::upper_bound(exact, text.begin, {}, &Piece::pos);
   if (after == exact.begin()) return false;
   const Piece& copy = *std::prev(after);
-  if (copy.pos + copy.count < mean.pos + mean.count - 1) return false;
-  const int32_t missing = kSameContext - (mean.pos - copy.pos);
+  if (!covers(copy, text)) return false;
+  const int32_t missing = kSameContext - (text.begin - copy.pos);
   return missing <= 0 || index_.shared_context(prompt, copy, missing) >= missing ||
          index_.same_beginning(prompt, copy, kSeam);
 }
 
 bool ContentCache::before_clean(std::span<const int32_t> prompt, const Found& found, Run text) const {
   for (const Piece& piece : found.known) {
-    if (piece.pos < found.layout.prefix || piece.pos > text.begin || piece.pos + piece.count < text.end) continue;
+    if (piece.pos < found.layout.prefix || !covers(piece, text)) continue;
     const SegmentInfo& info = index_.info(piece.segment);
-    return info.contexts > 0 || (info.exact && in_same_context(prompt, {0, 0, text.size(), text.begin}, {&piece, 1}));
+    if (info.contexts > 0) return piece.pos + piece.count >= text.end;
+    return info.exact && in_same_context(prompt, text, {&piece, 1});
   }
   return false;
 }

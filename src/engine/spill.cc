@@ -123,19 +123,11 @@ void DiskCache::store(SegmentId id, Queue queue) {
   const SegmentInfo& info = cache_.index().info(id);
   if (info.replaced) return;
   if (info.exact && cache_.index().is_prefix(id)) return store_chain(id, queue);
-  // What no look-up finds as a piece: the last tokens of an answer, say, whose prompt has left memory before them. They
-  // were stored behind it as they came, and nobody would see that they are there already.
-  if (segment->count < min_segment_ && cache_.index().marks(id).empty()) return;
-  const Digest* digest = cache_.index().domain_digest(info.domain);
-  if (!digest) return;
-  const Run whole{0, segment->count};
-  int32_t stored = 0;
-  std::vector<Piece> pieces = index_->find_pieces(info.tokens, 0, index_->domain(*digest), min_segment_, {&whole, 1});
-  for (const Piece& piece : pieces) stored += piece.count;
-  if (segment->count - stored >= std::min(min_segment_, segment->count)) {
-    const uint64_t written = store_run(id, whole, nullptr, queue);
+  std::vector<Piece> pieces;
+  if (!find_stored(id, pieces)) {
+    const uint64_t written = store_run(id, {0, segment->count}, nullptr, queue);
     if (written == 0) return;
-    pieces = {Piece{.segment = written, .count = whole.size()}};
+    pieces = {Piece{.segment = written, .count = segment->count}};
   }
   // Equal tokens of another context have other KV.
   std::erase_if(pieces, [&](const Piece& piece) {
@@ -143,6 +135,25 @@ void DiskCache::store(SegmentId id, Queue queue) {
     return !known || std::ranges::find(known->segments, id) == known->segments.end();
   });
   store_annexes(id, 0, pieces, queue);
+}
+
+// Whether all that a look-up can find of the segment is stored, and the pieces that have it. Of a few tokens that is what
+// is marked: an answer's last ones, say, whose prompt has left memory before them, were stored behind that as a rule, and
+// as a piece nobody would see that they are there already.
+bool DiskCache::find_stored(SegmentId id, std::vector<Piece>& pieces) const {
+  const SegmentInfo& info = cache_.index().info(id);
+  const Digest* digest = cache_.index().domain_digest(info.domain);
+  if (!digest) return true;
+  const Run whole{0, static_cast<int32_t>(info.tokens.size())};
+  const Runs parts = whole.size() < min_segment_ ? cache_.index().marks(id) : Runs{whole};
+  return std::ranges::all_of(parts, [&](const Run& part) {
+    int32_t lacks = part.size();
+    for (const Piece& piece : index_->find_pieces(info.tokens, 0, index_->domain(*digest), min_segment_, {&part, 1})) {
+      lacks -= piece.count;
+      pieces.push_back(piece);
+    }
+    return lacks < std::min(min_segment_, part.size());
+  });
 }
 
 DiskCache::Chain DiskCache::chain_of(SegmentId id) const {

@@ -254,6 +254,21 @@ TEST_F(SpillTest, ABranchGoesOnWhereItLeaves) {
   EXPECT_EQ(put[1].parent_tokens, 300);
 }
 
+// A run that is too short for a piece is found by its mark alone, also where that is not all of it: once it is written.
+TEST_F(SpillTest, AShortRunIsWrittenForItsMarkAndOnce) {
+  ask(a);
+  const Tokens run = text(20, 7);
+  SegmentId marked = 0;
+  for (const SegmentId each : ask(join(more, a, run), {{31, 36}}).published.segments) {
+    if (cache->segments().find(each)->count == std::ssize(run)) marked = each;
+  }
+  ASSERT_NE(marked, 0u);
+  ASSERT_FALSE(cache->index().is_prefix(marked));
+  for (int i = 0; i < 3; ++i) store->keep(marked);
+  store->finish();
+  EXPECT_EQ(std::ranges::count(tier->put_so_far(), run, &StoredPiece::tokens), 1);
+}
+
 // A piece that continues another one of its parent's id is no prefix behind this one, though all numbers are right.
 TEST_F(SpillTest, WhatContinuesAnothersPieceIsNoneOfTheChain) {
   store->copy_at_once(kEach * kShape.token_bytes());

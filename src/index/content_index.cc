@@ -170,8 +170,9 @@ bool ContentIndex::same_beginning(std::span<const int32_t> prompt, const Piece& 
   return each_before(piece, [&](std::span<const int32_t> text) {
     at -= std::ssize(text);
     const int64_t count = std::min<int64_t>(same - at, std::ssize(text));
-    return count <= 0 || std::ranges::equal(text.first(static_cast<size_t>(count)),
-                                            prompt.subspan(static_cast<size_t>(at), static_cast<size_t>(count)));
+    return count <= 0 ||
+           common_suffix(text.first(static_cast<size_t>(count)),
+                         prompt.first(static_cast<size_t>(at + count))) == count;  // its end differs first
   });
 }
 
