@@ -352,6 +352,12 @@ TEST_F(MeansTest, NobodyWaitsForACleanCopyThatAMeanComesBefore) {
   ask(join(before, b), {{100, 120}}, false);
   EXPECT_FALSE(waits(here, true)) << "what is there is of this context";
   EXPECT_TRUE(waits(elsewhere, true)) << "power: of another one it is not";
+  clear();
+  const Tokens asked = join(head, text(9, 30));
+  Asked writes = ask(join(asked, text(10, 12)), {}, false);
+  answer(writes, Tokens(b.begin(), b.end() - 1));
+  EXPECT_FALSE(waits(join(asked, text(11, 16)), true)) << "an answer to this, but for its last token";
+  EXPECT_TRUE(waits(join(asked, text(11, 17)), true)) << "power: too far from it";
   tier.give(100);
   store->finish();
 }
