@@ -109,6 +109,12 @@ constexpr Chunk chunk_of(DType type) {
   return c;
 }
 
+// How many bytes ahead a single row asks for its weights; 0: not at all.
+struct LookAhead {
+  int64_t far = 0;   // into L2
+  int64_t near = 0;  // quantised weights once more, into L1, with the order of lines that a core foresees best
+};
+
 // A part of one matmul: weight rows [n_begin, n_end) x row blocks [block_begin, block_end).
 struct MatmulPart {
   const std::byte* w;
@@ -125,7 +131,7 @@ struct MatmulPart {
   const float* bias;  // N, or null
   bool accumulate;
   const std::byte* next;  // the block that this worker will likely need after this part, or null
-  int64_t ahead = 0;      // > 0: of a single row. It asks for its weights so many bytes ahead
+  LookAhead ahead = {};   // of a single row
 };
 
 struct RowsIn {

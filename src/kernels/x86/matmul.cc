@@ -128,21 +128,39 @@ KVILT_INLINE void add_scaled(const Packed<type>& w, const std::byte* x, VF (&par
   for (int r = 0; r < m; ++r) part[r] = fma(to_float(dots[r]), scale, part[r]);
 }
 
-// Asks for the bytes of one group, somewhere ahead, to come into L2.
+// Weights that come later, asked for while a tile works.
+struct Ahead {
+  const std::byte* far = nullptr;  // where these groups are so much later, into L2; null: nothing is asked for
+  int64_t near = 0;                // > 0: and again so many bytes ahead, into L1
+};
+
+// Asks for the bytes of group g of `ahead`. group: where the tile is. In turns, a line of each: 2 % better than one group
+// after the other.
 template <DType type>
-KVILT_INLINE void fetch(const std::byte* at) {
+KVILT_INLINE void fetch(const Ahead& ahead, int64_t g, const std::byte* group) {
   constexpr int64_t kBytes = Packed<type>::kChunk.bytes / Packed<type>::kChunk.groups;
-  KVILT_UNROLL
-  for (int64_t i = 0; i < kBytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T1);
+  const auto* far =
+      reinterpret_cast<const char*>(ahead.far + g * Packed<type>::kChunk.bytes / Packed<type>::kChunk.groups);
+  const auto* near = reinterpret_cast<const char*>(group + ahead.near);
+  if (ahead.near > 0) {
+    KVILT_UNROLL
+    for (int64_t i = 0; i < kBytes; i += 64) {
+      _mm_prefetch(near + i, _MM_HINT_T0);
+      _mm_prefetch(far + i, _MM_HINT_T1);
+    }
+  } else {
+    KVILT_UNROLL
+    for (int64_t i = 0; i < kBytes; i += 64) _mm_prefetch(far + i, _MM_HINT_T1);
+  }
 }
 
-// sums += m rows x kLanes columns over `groups` groups. ahead: as many groups to be fetched meanwhile, or null. Called
-// for each segment of K: the sums pass through memory, which costs nothing compared with 28 groups and more.
+// sums += m rows x kLanes columns over `groups` groups. Called for each segment of K: the sums pass through memory, which
+// costs nothing compared with 28 groups and more.
 template <DType type, int m>
-__attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t groups, const std::byte* ahead,
-                                    VF* sums) {
+__attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t groups, Ahead ahead, VF* sums) {
   using W = Packed<type>;
   constexpr Format f = W::kFormat;
+  if constexpr (m > 1) ahead.near = 0;
   VF sum[m];
   KVILT_UNROLL
   for (int r = 0; r < m; ++r) sum[r] = sums[r];
@@ -153,7 +171,7 @@ __attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t 
     KVILT_UNROLL
     for (int r = 0; r < m; ++r) part[r] = zero_f();
     for (; g < end; ++g, x += kRecordBytes * m, W::next(w)) {
-      if (ahead != nullptr) fetch<type>(ahead + g * W::kChunk.bytes / W::kChunk.groups);
+      if (ahead.far != nullptr) fetch<type>(ahead, g, w.group);
       add_scaled<type, m, 0>(w, x, part);
       if constexpr (f.scales == 2) add_scaled<type, m, 1>(w, x, part);
       if constexpr (f.mins) {
@@ -195,13 +213,13 @@ void run_segment(const TileAt& at, int64_t g, VF* sum) {
   using W = Packed<type>;
   const MatmulPart& part = *at.part;
   const int64_t groups = part.K / kGroup, left = groups - g;
-  const std::byte* ahead = nullptr;
-  if (m == 1 && part.ahead > 0) {
-    ahead = W::at_row(part, at.n, g).chunk + part.ahead;
+  Ahead ahead;
+  if (m == 1 && part.ahead.far > 0) {
+    ahead = {W::at_row(part, at.n, g).chunk + part.ahead.far, part.ahead.near};
   } else if (at.fetches && at.n + kLanes < part.n_end) {
-    ahead = W::at_row(part, at.n + kLanes, g).chunk;
+    ahead.far = W::at_row(part, at.n + kLanes, g).chunk;
   } else if (at.fetches && part.next != nullptr) {
-    ahead = part.next + g / W::kChunk.groups * W::kChunk.bytes * (part.segment < groups ? kTogether : 1);
+    ahead.far = part.next + g / W::kChunk.groups * W::kChunk.bytes * (part.segment < groups ? kTogether : 1);
   }
   if (g == 0) {
     KVILT_UNROLL
@@ -232,9 +250,11 @@ void run_together(const TileAt& whole) {
       const int64_t now = groups - g < part.segment ? groups - g : part.segment, bytes = W::segment_bytes(part, g);
       for (int64_t i = 0; i < blocks * kVectors; ++i) {
         const int lane = static_cast<int>(i % kVectors) * kLanes;
-        const bool fetches = lane + kLanes == 16 && (m > 1 || part.ahead > 0);
-        const std::byte* ahead = at + (m > 1 ? bytes : part.ahead);
-        tile<type, m>(W::at(at, lane), whole.x + g * kRecordBytes * m, now, fetches ? ahead : nullptr, sum[i]);
+        Ahead ahead;
+        if (lane + kLanes == 16 && (m > 1 || part.ahead.far > 0)) {
+          ahead = {at + (m > 1 ? bytes : part.ahead.far), part.ahead.near};
+        }
+        tile<type, m>(W::at(at, lane), whole.x + g * kRecordBytes * m, now, ahead, sum[i]);
         if (lane + kLanes == 16) at += bytes;
       }
     }

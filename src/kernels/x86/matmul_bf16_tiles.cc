@@ -89,7 +89,7 @@ void run_tile(const TileAt& at) {
 // TileAt::ahead of row block b. Many rows: the next columns' weights come while the first rows meet these (860 instead of
 // 700 GOP/s of 512 rows).
 int64_t bytes_ahead(const MatmulPart& part, int64_t b) {
-  if (part.rows <= kTileRows) return part.ahead;
+  if (part.rows <= kTileRows) return part.ahead.far;
   return b == part.block_begin ? 2 * part.block_bytes : 0;
 }
 
