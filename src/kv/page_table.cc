@@ -447,7 +447,12 @@ void PageTable::resolve(int layer, int head, std::span<const Run> positions, std
   auto from = all.begin();
   for (const Run& run : positions) {
     const auto ends_by = [&](const Atom& atom) { return atom.pos + atom.count <= run.begin; };
-    if (from != all.end() && ends_by(*from)) from = std::partition_point(from, all.end(), ends_by);
+    // Chosen keys are many runs, a page or two apart: a step of this many layers and heads looks up some 30,000.
+    for (ptrdiff_t step = 1; from != all.end() && ends_by(*from); step *= 2) {
+      const auto last = from + std::min(step, all.end() - from);
+      from = std::partition_point(from + 1, last, ends_by);
+      if (from != last) break;
+    }
     for (auto atom = from; atom != all.end(); ++atom) {
       const int32_t begin = std::max(atom->pos, run.begin), end = std::min(atom->pos + atom->count, run.end);
       if (begin >= end) break;
