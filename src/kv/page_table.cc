@@ -417,9 +417,9 @@ void PageTable::add_atoms(std::vector<Atom>& out, const Placement& placed, int32
 }
 
 const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
-  const auto [it, fresh] = atoms_.try_emplace(uniform_ && maps_.size() == 1 ? 0 : layer);
-  std::vector<Atom>& out = it->second;
-  if (!fresh) return out;
+  const int kind = uniform_ && maps_.size() == 1 ? 0 : layer;
+  if (const auto known = atoms_.find(kind); known != atoms_.end()) return known->second;
+  std::vector<Atom>& out = atoms_[kind];
   const SlotMap& own = slot_map(layer);
   std::vector<Atom> whole;
   for (const SlotRun& run : own.runs) whole.push_back({run.pos, run.count, run.slot, kPrivate});

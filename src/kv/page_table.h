@@ -12,7 +12,7 @@
 //             as an overlay, which hides the segment where it has slots (docs/design/kv.md#chains).
 // Invariants: placements are sorted and disjoint, and so are overlays; a position's private slot never moves; segments
 //             are never written. No key that a mask shows is ever missing; reading one that was dropped is a CHECK.
-// Threads:    the engine thread.
+// Threads:    the engine thread; others may resolve() while it waits for them (prepare_reads).
 // Cost:       resolve is O(pages + slot runs) per (layer, head); layers with equal write sets share their geometry.
 // Not here:   which positions to write (plan/), finding segments (index/).
 #pragma once
@@ -214,6 +214,10 @@ class PageTable {
   void resolve(int layer, int head, Run rows, const KeyMask& mask, std::vector<KvSpan>& spans) const;
   // Appends the keys at these positions, sorted runs, as far as there are any.
   void resolve(int layer, int head, std::span<const Run> positions, std::vector<KvSpan>& spans) const;
+  // From now on, until the table changes, several threads may resolve keys of this layer.
+  void prepare_reads(int layer) const {
+    if (!kept_) atoms(store_.shape().kv_layer(layer));
+  }
   // Positions that are placed or have a private slot at `layer`.
   Runs known(int layer) const;
 
