@@ -7,7 +7,7 @@
 //             rank is n stays as it is, and a key at p of rank r is turned forward by (pos - n) - (p - r). For nearest
 //             keys that is 0, so only the sink is turned: it stands right before them.
 // Invariants: heads that a view or the model's window narrows keep to that.
-// Threads:    the engine thread; kernels run on the pool.
+// Threads:    the engine thread; kernels run on the pool, and heads find there what they chose.
 // Cost:       the ranked keys, and what the rule's chooser keeps.
 // Not here:   who looks (key_chooser.h), the choice of given scores (plan/), who says which rule (policy/).
 #pragma once

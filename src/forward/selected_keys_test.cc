@@ -130,6 +130,25 @@ std::vector<int32_t> best_of(const Probe& probe, const ModelConfig& c, int layer
   return best;
 }
 
+// Single keys from all over a long prompt: its heads find them on the pool's threads, each its own.
+TEST_P(SelectedKeysTest, HeadsFindManyRunsSideBySide) {
+  constexpr int32_t kLong = 400;
+  const DecodeRule rule{.by = DecodeRule::By::kRandom, .budget = kLong / 2};
+  Answering answering(*this, rule, {}, kLong - kPrompt, kLong);
+  answering.next(7);
+  for (int layer = 0; layer < c.L; ++layer) {
+    const auto chosen = choose_keys(rule, layer, c.L, std::vector<std::vector<double>>(c.G), kLong);
+    size_t runs = 0;
+    for (int head = 0; head < c.G; ++head) {
+      std::vector<int32_t> want = positions(chosen[head]);
+      want.push_back(kLong);
+      EXPECT_EQ(answering.seen(layer, head), want) << layer << " " << head;
+      runs += chosen[head].size();
+    }
+    EXPECT_GE(runs, 128u) << "else they are found one head after the other";
+  }
+}
+
 // Layers see what the row itself chose in the selection layer below, by its weights there. Up to the lower of the layers
 // that are compared rows are dense, so their weights are those of a dense prompt.
 TEST_P(SelectedKeysTest, LayersSeeWhatTheRowLookedAtBelow) {

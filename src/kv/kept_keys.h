@@ -7,7 +7,7 @@
 //             rotation: a row reads the same numbers as before, to the bit.
 //             Slots that die later are left until a page's worth of them is dead; then the head's rows move again.
 // Invariants: runs are sorted by position and disjoint; slots of one head are its own; nobody else reads these pages.
-// Threads:    the engine thread.
+// Threads:    the engine thread; resolve() any, while it waits (PageTable::prepare_reads).
 // Cost:       16 bytes and a pointer a run. A move copies the head's rows twice.
 // Not here:   which keys survive (forward/selected_keys.h), who pays for pages (sched/scheduler.h).
 #pragma once

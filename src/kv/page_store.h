@@ -3,7 +3,7 @@
 // Source:     SegPagedAttention in RedKnot (docs/papers.md#redknot); docs/design/kv.md#from-the-pool-up.
 // Invariants: a page has one owner, an extent (kv/extent.h) or the spare pages of a PageList; sharing is by sharing the
 //             extent. Memory is committed when first touched.
-// Threads:    the engine thread; touch() any.
+// Threads:    the engine thread; touch() any. Where a slot is any may ask while it waits (PageTable::prepare_reads).
 // Cost:       alloc and free are O(1); with zero_freed() free takes a page's bytes at the memory's speed.
 #pragma once
 

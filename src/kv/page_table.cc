@@ -418,8 +418,9 @@ void PageTable::add_atoms(std::vector<Atom>& out, const Placement& placed, int32
 
 const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
   const int kind = uniform_ && maps_.size() == 1 ? 0 : layer;
+  // Found and not emplaced: several threads may look (prepare_reads).
   if (const auto known = atoms_.find(kind); known != atoms_.end()) return known->second;
-  std::vector<Atom>& out = atoms_[kind];
+  std::vector<Atom> out;
   const SlotMap& own = slot_map(layer);
   std::vector<Atom> whole;
   for (const SlotRun& run : own.runs) whole.push_back({run.pos, run.count, run.slot, kPrivate});
@@ -434,7 +435,7 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
     add_atoms(whole, placements_[i], static_cast<int32_t>(i), layer, hidden);
   std::ranges::sort(whole, {}, &Atom::pos);
   for (const Atom& atom : whole) split_pages(out, atom);
-  return out;
+  return atoms_[kind] = std::move(out);
 }
 
 void PageTable::resolve(int layer, int head, std::span<const Run> positions, std::vector<KvSpan>& spans) const {
@@ -447,7 +448,7 @@ void PageTable::resolve(int layer, int head, std::span<const Run> positions, std
   auto from = all.begin();
   for (const Run& run : positions) {
     const auto ends_by = [&](const Atom& atom) { return atom.pos + atom.count <= run.begin; };
-    // Chosen keys are many runs, a page or two apart: a step of this many layers and heads looks up some 30,000.
+    // Keys that an answer chose are many runs, a page or two apart: TidalDecode's 1,024 of 16,000 are some 700.
     for (ptrdiff_t step = 1; from != all.end() && ends_by(*from); step *= 2) {
       const auto last = from + std::min(step, all.end() - from);
       from = std::partition_point(from + 1, last, ends_by);

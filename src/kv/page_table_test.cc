@@ -26,6 +26,9 @@ class PageTableTest : public testing::Test {
   std::map<int32_t, float> read(const PageTable& table, int layer, int head, int32_t end = 1000) {
     std::vector<KvSpan> spans;
     table.resolve(layer, head, {0, end}, {}, spans);
+    return values(spans, end);
+  }
+  std::map<int32_t, float> values(const std::vector<KvSpan>& spans, int32_t end) {
     std::map<int32_t, float> out;
     int32_t last = -1;
     for (const KvSpan& span : spans) {
@@ -127,6 +130,19 @@ TEST_F(PageTableTest, RandomTablesAgreeWithAMap) {
       for (int layer = 0; layer < 3; ++layer) want[layer][next] = row(20, layer, next)[0];
     }
     for (int layer = 0; layer < 3; ++layer) EXPECT_EQ(read(table, layer, 0), want[layer]);
+    // Some of the keys, in runs that are next to each other, near or far apart, over gaps and over pages.
+    Runs runs;
+    for (auto at = static_cast<int32_t>(rng() % 5), far = 1 + static_cast<int32_t>(rng() % 90); at < 220;) {
+      runs.push_back({at, at + 1 + static_cast<int32_t>(rng() % 4)});
+      at = runs.back().end + static_cast<int32_t>(rng() % far);
+    }
+    for (int layer = 0; layer < 3; ++layer) {
+      std::vector<KvSpan> spans;
+      table.resolve(layer, 0, runs, spans);
+      std::map<int32_t, float> chosen = want[layer];
+      std::erase_if(chosen, [&](const auto& key) { return !contains(normalize(runs), key.first); });
+      EXPECT_EQ(values(spans, 1000), chosen);
+    }
   }
 }
 

@@ -112,7 +112,7 @@ constexpr Chunk chunk_of(DType type) {
 // How many bytes ahead a single row asks for its weights; 0: not at all.
 struct LookAhead {
   int64_t far = 0;   // into L2
-  int64_t near = 0;  // quantised weights once more, into L1, with the order of lines that a core foresees best
+  int64_t near = 0;  // once more, into L1: quantised weights, of ISAs with 512 bits
 };
 
 // A part of one matmul: weight rows [n_begin, n_end) x row blocks [block_begin, block_end).

@@ -87,31 +87,32 @@ KVILT_INLINE VI total(VI sum) {
 
 // ---- The tile ------------------------------------------------------------------------------------------------------
 
-// Weights that come later, asked for while a tile works.
+// Weights that come later, asked for while a tile works: these groups so much further on, or null.
 struct Ahead {
-  const std::byte* far = nullptr;  // where these groups are so much later, into L2; null: nothing is asked for
-  int64_t near = 0;                // > 0: and again so many bytes ahead, into L1
+  const std::byte* far = nullptr;   // into L2
+  const std::byte* near = nullptr;  // not so far, and once more: into L1
 };
 
 template <DType type>
-constexpr int64_t kGroupBytes = Packed<type>::kChunk.bytes / Packed<type>::kChunk.groups;
+constexpr int64_t kGroupBytes =
+    Packed<type>::kChunk.bytes / Packed<type>::kChunk.groups;  // with its part of the scales
 
 // Asks for the bytes of group g of `far`, all at once.
 template <DType type>
 KVILT_INLINE void fetch(const std::byte* far, int64_t g) {
-  const std::byte* at = far + g * Packed<type>::kChunk.bytes / Packed<type>::kChunk.groups;
+  const auto* at = reinterpret_cast<const char*>(far + g * kGroupBytes<type>);
   KVILT_UNROLL
-  for (int64_t i = 0; i < kGroupBytes<type>; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T1);
+  for (int64_t i = 0; i < kGroupBytes<type>; i += 64) _mm_prefetch(at + i, _MM_HINT_T1);
 }
 
-// Asks for the bytes of a group far and near, a line of each before every product: gate and up (Q5_0) come at 31.2 GB/s,
-// and at 29.8 with all lines before the first product. The compiler leaves volatile assembly in this order.
+// Asks for the bytes of a group far and near, a line of each before every product: gate and up (Q5_0) come at 32.1 GB/s,
+// and at 30.3 with all lines before the first product. GCC leaves the assembly between the products.
 template <DType type>
 struct AsksTwice {
   const char *far, *near;
-  AsksTwice(const Ahead& ahead, int64_t g, const std::byte* group)
-      : far(reinterpret_cast<const char*>(ahead.far + g * Packed<type>::kChunk.bytes / Packed<type>::kChunk.groups)),
-        near(reinterpret_cast<const char*>(group + ahead.near)) {
+  __attribute__((always_inline)) AsksTwice(const Ahead& ahead, int64_t g)
+      : far(reinterpret_cast<const char*>(ahead.far + g * kGroupBytes<type>)),
+        near(reinterpret_cast<const char*>(ahead.near + g * kGroupBytes<type>)) {
     asm("" : "+r"(far), "+r"(near));  // else GCC keeps each line's address in a register of its own, and has too few
   }
   template <int j>
@@ -190,7 +191,7 @@ __attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t 
     for (; g < end; ++g, x += kRecordBytes * m, W::next(w)) {
       const auto asks = [&] {
         if constexpr (kTwice) {
-          return AsksTwice<type>(ahead, g, w.group);
+          return AsksTwice<type>(ahead, g);
         } else {
           if (ahead.far != nullptr) fetch<type>(ahead.far, g);
           return AsksNothing();
@@ -211,12 +212,21 @@ __attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t 
   for (int r = 0; r < m; ++r) sums[r] = sum[r];
 }
 
+// Two halves of a block, one after the other, would ask for the same lines: those of 8 lanes ask once.
+template <int m>
+constexpr bool kMayAskTwice = m == 1 && kLanes == 16;
+
 template <DType type, int m>
 KVILT_INLINE void run_tile(Packed<type> w, const std::byte* x, int64_t groups, const Ahead& ahead, VF* sums) {
-  if constexpr (m == 1) {
-    if (ahead.near > 0) return tile<type, 1, true>(w, x, groups, ahead, sums);
+  if constexpr (kMayAskTwice<m>) {
+    if (ahead.near != nullptr) return tile<type, m, true>(w, x, groups, ahead, sums);
   }
   tile<type, m, false>(w, x, groups, ahead, sums);
+}
+
+// Of a single row that reads from `at` on.
+KVILT_INLINE Ahead ahead_of(const MatmulPart& part, const std::byte* at) {
+  return {at + part.ahead.far, part.ahead.near > 0 ? at + part.ahead.near : nullptr};
 }
 
 constexpr int64_t kBlocksAtOnce = 32;  // row blocks whose sums wait together: 16 KB
@@ -247,7 +257,7 @@ void run_segment(const TileAt& at, int64_t g, VF* sum) {
   const int64_t groups = part.K / kGroup, left = groups - g;
   Ahead ahead;
   if (m == 1 && part.ahead.far > 0) {
-    ahead = {W::at_row(part, at.n, g).chunk + part.ahead.far, part.ahead.near};
+    ahead = ahead_of(part, W::at_row(part, at.n, g).chunk);
   } else if (at.fetches && at.n + kLanes < part.n_end) {
     ahead.far = W::at_row(part, at.n + kLanes, g).chunk;
   } else if (at.fetches && part.next != nullptr) {
@@ -284,7 +294,7 @@ void run_together(const TileAt& whole) {
         const int lane = static_cast<int>(i % kVectors) * kLanes;
         Ahead ahead;
         if (lane + kLanes == 16 && (m > 1 || part.ahead.far > 0)) {
-          ahead = {at + (m > 1 ? bytes : part.ahead.far), part.ahead.near};
+          ahead = m > 1 ? Ahead{at + bytes, nullptr} : ahead_of(part, at);
         }
         run_tile<type, m>(W::at(at, lane), whole.x + g * kRecordBytes * m, now, ahead, sum[i]);
         if (lane + kLanes == 16) at += bytes;
