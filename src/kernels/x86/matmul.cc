@@ -93,20 +93,24 @@ struct Ahead {
   const std::byte* near = nullptr;  // not so far, and once more: into L1
 };
 
-template <DType type>
-constexpr int64_t kGroupBytes =
-    Packed<type>::kChunk.bytes / Packed<type>::kChunk.groups;  // with its part of the scales
+template <DType type>  // with its part of the scales
+constexpr int64_t kGroupBytes = Packed<type>::kChunk.bytes / Packed<type>::kChunk.groups;
 
-// Asks for the bytes of group g of `far`, all at once.
+// What a tile asks for while it works on group g: its lines of `far`, all at once.
 template <DType type>
-KVILT_INLINE void fetch(const std::byte* far, int64_t g) {
-  const auto* at = reinterpret_cast<const char*>(far + g * kGroupBytes<type>);
-  KVILT_UNROLL
-  for (int64_t i = 0; i < kGroupBytes<type>; i += 64) _mm_prefetch(at + i, _MM_HINT_T1);
-}
+struct AsksOnce {
+  __attribute__((always_inline)) AsksOnce(const Ahead& ahead, int64_t g) {
+    if (ahead.far == nullptr) return;
+    const auto* at = reinterpret_cast<const char*>(ahead.far + g * kGroupBytes<type>);
+    KVILT_UNROLL
+    for (int64_t i = 0; i < kGroupBytes<type>; i += 64) _mm_prefetch(at + i, _MM_HINT_T1);
+  }
+  template <int j>
+  __attribute__((always_inline)) void before_quad() const {}
+};
 
-// Asks for the bytes of a group far and near, a line of each before every product: gate and up (Q5_0) come at 32.1 GB/s,
-// and at 30.3 with all lines before the first product. GCC leaves the assembly between the products.
+// Its lines far and near, one of each before every product: gate and up (Q5_0) come at 32.1 GB/s, and at 30.3 with all
+// lines before the first product. GCC leaves the assembly between the products.
 template <DType type>
 struct AsksTwice {
   const char *far, *near;
@@ -124,11 +128,6 @@ struct AsksTwice {
       asm volatile("prefetcht1 %0" : : "m"(far[i]));
     }
   }
-};
-
-struct AsksNothing {
-  template <int j>
-  __attribute__((always_inline)) void before_quad() const {}
 };
 
 // Quads [j, j_end) of a group, m rows: a decoded quad meets all of them.
@@ -175,7 +174,7 @@ KVILT_INLINE void add_scaled(const Packed<type>& w, const std::byte* x, const As
 
 // sums += m rows x kLanes columns over `groups` groups. Called for each segment of K: the sums pass through memory, which
 // costs nothing compared with 28 groups and more.
-template <DType type, int m, bool kTwice>
+template <DType type, int m, class Asks>
 __attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t groups, Ahead ahead, VF* sums) {
   using W = Packed<type>;
   constexpr Format f = W::kFormat;
@@ -189,14 +188,7 @@ __attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t 
     KVILT_UNROLL
     for (int r = 0; r < m; ++r) part[r] = zero_f();
     for (; g < end; ++g, x += kRecordBytes * m, W::next(w)) {
-      const auto asks = [&] {
-        if constexpr (kTwice) {
-          return AsksTwice<type>(ahead, g);
-        } else {
-          if (ahead.far != nullptr) fetch<type>(ahead.far, g);
-          return AsksNothing();
-        }
-      }();
+      const Asks asks(ahead, g);
       add_scaled<type, m, 0>(w, x, asks, part);
       if constexpr (f.scales == 2) add_scaled<type, m, 1>(w, x, asks, part);
       if constexpr (f.mins) {
@@ -213,15 +205,12 @@ __attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t 
 }
 
 // Two halves of a block, one after the other, would ask for the same lines: those of 8 lanes ask once.
-template <int m>
-constexpr bool kMayAskTwice = m == 1 && kLanes == 16;
-
 template <DType type, int m>
 KVILT_INLINE void run_tile(Packed<type> w, const std::byte* x, int64_t groups, const Ahead& ahead, VF* sums) {
-  if constexpr (kMayAskTwice<m>) {
-    if (ahead.near != nullptr) return tile<type, m, true>(w, x, groups, ahead, sums);
+  if constexpr (m == 1 && kLanes == 16) {
+    if (ahead.near != nullptr) return tile<type, m, AsksTwice<type>>(w, x, groups, ahead, sums);
   }
-  tile<type, m, false>(w, x, groups, ahead, sums);
+  tile<type, m, AsksOnce<type>>(w, x, groups, ahead, sums);
 }
 
 // Of a single row that reads from `at` on.
