@@ -143,6 +143,12 @@ TEST_P(AttendRotations, ColumnSums) {
     const std::vector<ColumnSumTask> pair = {{&task, twice.data(), value_norm}, {&task, twice.data(), value_norm}};
     backend().column_sums(p.shape, pair, many);
     for (int64_t j = 0; j < p.keys; ++j) ASSERT_NEAR(twice[j] - start, 2 * (sums[j] - start), 1e-6 * sums[j]);
+    // Many arrays: a thread takes more blocks at once.
+    std::vector<std::vector<double>> arrays(8, std::vector<double>(p.keys, start));
+    std::vector<ColumnSumTask> heads;
+    for (std::vector<double>& array : arrays) heads.push_back({&task, array.data(), value_norm});
+    backend().column_sums(p.shape, heads, one);
+    for (const std::vector<double>& array : arrays) EXPECT_EQ(array, sums) << "items";
   }
 }
 

@@ -1,7 +1,7 @@
 // kernels/x86/column_sums.cc: how much some rows look at every position: a second pass over the scores with the known
 // lse (docs/math/column_sums.md).
-// Idea: one item per block of 64 positions, so that every sum is made by one thread, row tiles in order: in float over
-//       at most kTileLines lines, in double beyond. Memory O(T).
+// Idea: one item per few blocks of 64 positions, so that every sum is made by one thread, row tiles in order: in float
+//       over at most kTileLines lines, in double beyond. Memory O(T).
 // Cost: 2 E flops a (line, key), half of attention; a block's keys are gathered once.
 #include <algorithm>
 #include <vector>
@@ -18,7 +18,8 @@ namespace kvilt::x86 {
 namespace {
 
 constexpr int kTileLines = 128;
-constexpr int64_t kItemBlocks = 4;  // a row tile loads its queries once for them
+// Blocks of an item, for which a row tile loads its queries once: as many as leave each thread kItemsPerThread.
+constexpr int64_t kMinBlocks = 4, kMaxBlocks = 16, kItemsPerThread = 8;
 
 // Tasks that add to the same array, in the order given.
 struct Target {
@@ -45,10 +46,12 @@ class ColumnSums {
       const AttendTask& attend = *task.attend;
       if (!attend.pos.empty()) blocks = std::max(blocks, seen_blocks(attend.spans, attend.pos.back()).last);
     }
-    const int64_t items = (blocks + kItemBlocks - 1) / kItemBlocks;
+    const int64_t all = blocks * static_cast<int64_t>(targets_.size());
+    item_blocks_ = std::clamp(all / (pool.size() * kItemsPerThread), kMinBlocks, kMaxBlocks);
+    const int64_t items = (blocks + item_blocks_ - 1) / item_blocks_;
     pool.parallel_for(items * static_cast<int64_t>(targets_.size()), [&](int64_t i, int) {
       const Target& target = targets_[i / items];
-      for (const ColumnSumTask* task : target.tasks) add_blocks(*task, i % items * kItemBlocks);
+      for (const ColumnSumTask* task : target.tasks) add_blocks(*task, i % items * item_blocks_);
     });
   }
 
@@ -75,6 +78,7 @@ class ColumnSums {
   const TileShape shape_;
   int tile_rows_ = 1;
   int lines_ = 1;
+  int64_t item_blocks_ = kMinBlocks;
   std::vector<Target> targets_;
 };
 
@@ -109,7 +113,7 @@ void ColumnSums::add_rows(const ColumnSumTask& task, int32_t first, int32_t coun
     }
     if (wanted == 0) continue;
     const RowPart all{0, count, wanted};
-    scores.compute(blocks[n], {&all, 1}, {}, scratch.s);
+    scores.compute(blocks[n], {&all, 1}, {n + 1 < blocks.size() ? blocks[n + 1].k : nullptr, nullptr}, scratch.s);
     if (task.rows) write_rows(task, {first, first + count}, visible, scratch.s, first_block + static_cast<int64_t>(n));
     if (!task.sums) continue;
     alignas(64) float columns[kBlock] = {};
@@ -122,15 +126,16 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
   const AttendTask& attend = *task.attend;
   const int32_t rows = static_cast<int32_t>(attend.pos.size());
   if (rows == 0 || attend.pos[rows - 1] < first_block * kBlock) return;
-  KeyBlock blocks[kItemBlocks];
+  KeyBlock memory[kMaxBlocks];
+  const std::span<KeyBlock> blocks(memory, static_cast<size_t>(item_blocks_));
   KeyBlocks keys(shape_, attend.spans);
-  for (int64_t n = 0; n < kItemBlocks; ++n) keys.locate(first_block + n, blocks[n]);
-  double sums[kItemBlocks * kBlock] = {};
+  for (int64_t n = 0; n < item_blocks_; ++n) keys.locate(first_block + n, blocks[n]);
+  double sums[kMaxBlocks * kBlock] = {};
   for (int32_t first = 0; first < rows; first += tile_rows_) {
     const int32_t count = std::min(tile_rows_, rows - first);
     if (attend.pos[first + count - 1] >= first_block * kBlock) add_rows(task, first, count, blocks, first_block, sums);
   }
-  for (int64_t n = 0; task.sums && n < kItemBlocks; ++n) {
+  for (int64_t n = 0; task.sums && n < item_blocks_; ++n) {
     alignas(64) float norms[kBlock];
     std::fill_n(norms, kBlock, 1.0f);
     if (task.value_norm && blocks[n].present != 0) {
