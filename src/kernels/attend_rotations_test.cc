@@ -152,6 +152,44 @@ TEST_P(AttendRotations, ColumnSums) {
   }
 }
 
+// Keys of few lines are read in place. Blocks that no row sees, behind the last one and before a window, are left as they
+// are even if a value's norm is infinite, whichever blocks share an item.
+TEST_P(AttendRotations, ColumnSumsOfFewRows) {
+  ThreadPool one(1), many(4);
+  std::vector<std::vector<float>> rotations;
+  Problem p = quilt(rotations, DType::kBF16, RopePairs::kHalves, {900, 1000}, 120);
+  p.mask = {.window = 700};
+  for (const int64_t hidden : {100, 1100}) {
+    p.absent[hidden] = false;
+    const std::vector<float> huge(p.shape.E, 1e30f);
+    const std::vector<std::byte> row = to_dtype(p.shape.kv, p.shape.E, huge);
+    std::ranges::copy(row, p.v.begin() + hidden * static_cast<int64_t>(p.row_bytes()));
+  }
+  const double relative = tolerance(backend(), p.shape, 1e-5);
+  const Oracle want = oracle(p);
+  Output output;
+  const std::vector<KvSpan> spans = p.spans();
+  const AttendTask task = p.task(spans, output);
+  backend().attend(p.shape, {&task, 1}, many);
+  const double start = -0.0;
+  std::vector<double> sums(p.keys, start);
+  std::vector<float> rows(2 * p.keys, 0);
+  backend().column_sums(p.shape, {{{&task, sums.data(), true, rows.data(), p.keys}}}, many);
+  for (int64_t j = 0; j < p.keys; ++j) {
+    if (j < 192 || j >= 1024) {
+      ASSERT_TRUE(sums[j] == 0 && std::signbit(sums[j])) << j;
+      continue;
+    }
+    ASSERT_NEAR(sums[j], want.columns_by_norm[j], relative * want.columns_by_norm[j]) << j;
+    ASSERT_NEAR(rows[j] + rows[p.keys + j], want.columns[j], relative * want.columns[j]) << j;
+  }
+  std::vector<std::vector<double>> arrays(16, std::vector<double>(p.keys, start));
+  std::vector<ColumnSumTask> heads;
+  for (std::vector<double>& array : arrays) heads.push_back({&task, array.data(), true});
+  backend().column_sums(p.shape, heads, one);
+  for (const std::vector<double>& array : arrays) EXPECT_EQ(array, sums) << "items";
+}
+
 TEST_P(AttendRotations, ColumnSumsOfRowsThatSeeNothing) {
   ThreadPool pool(2);
   Problem p(shape_of(32, 2), 100, {0, 1, 50}, 110);

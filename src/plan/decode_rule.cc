@@ -50,10 +50,10 @@ uint64_t rank_bits(double score) {
 }
 
 // The rank bits of the n-th highest score: digit by digit from the highest, among those that share the digits so far. A
-// choice among 16,000 keys takes a tenth of the time of nth_element, whose every second branch is guessed wrong. Few
-// scores have short digits: 4,096 counters cost more than 1,000 pages. REQUIRES: 0 < n <= scores.
-template <int kDigit>
+// choice among 16,000 keys takes a tenth of the time of nth_element, whose every second branch is guessed wrong.
+// REQUIRES: 0 < n <= scores.
 uint64_t nth_highest(std::span<const double> score, int64_t n) {
+  constexpr int kDigit = 12;
   std::vector<uint64_t> same;
   for (int shift = 64 - kDigit;; shift = std::max(0, shift - kDigit)) {
     std::array<int32_t, 1 << kDigit> counts = {};
@@ -87,7 +87,7 @@ Runs best(std::span<const double> score, int32_t begin, int64_t n) {
     const int32_t out = begin + static_cast<int32_t>(score.rend() - lowest) - 1;
     return normalize({{begin, out}, {out + 1, begin + size}});
   }
-  const uint64_t last = size < 4096 ? nth_highest<8>(score, n) : nth_highest<12>(score, n);
+  const uint64_t last = nth_highest(score, n);
   int64_t equal = n;  // how many of those at `last` are taken
   for (const double s : score) equal -= rank_bits(s) > last;
   Runs out;

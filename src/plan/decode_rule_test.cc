@@ -74,8 +74,8 @@ TEST(DecodeRule, KeepsTheBestTheFirstAndTheLast) {
 // Against a sort: ties, zeros of both signs, tiny and huge scores, and keys that are out.
 TEST(DecodeRule, KeepsWhatASortWouldKeep) {
   std::mt19937_64 rng(3);
-  const double some[] = {0.0, -0.0, 1e-310, 1e-300, 1e-9, 0.25, 0.25 + 1e-17, 1, 28, 1e300, -HUGE_VAL};
-  for (const int keys : {1, 2, 7, 300, 5000}) {
+  const double some[] = {0.0, -0.0, 1e-310, 1e-300, 1e-9, 0.25, 0.25 + 1e-16, 1, 28, 1e300, -HUGE_VAL};
+  for (const int keys : {1, 2, 7, 300, 4095, 4096, 5000}) {
     for (int round = 0; round < 40; ++round) {
       std::vector<double> score(static_cast<size_t>(keys));
       for (double& s : score)

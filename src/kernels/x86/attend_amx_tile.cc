@@ -387,15 +387,16 @@ constexpr int kAheadOfValues = 1;  // before each 4 values
 void scores_direct(const TileShape& shape, const float* q, int lines, const DirectKeys& keys, float* s) {
   const float* columns = q + 4 * shape.E;
   NextBlock next(shape, keys.ahead, 0);
+  const int each = keys.ahead.v != nullptr ? kAheadOfTile : kBlock / 8;  // keys alone: no values' sums ask for the rest
   for (int j = 0; j < kBlock; j += 2 * kSide) {
     const LaneMask first = lanes(keys.wanted >> j, 0), second = lanes(keys.wanted >> j, 1);
-    next.fetch(kAheadOfTile);
+    next.fetch(each);
     if (first != 0) score_keys<0>(shape, columns, keys.rows + j);
-    next.fetch(kAheadOfTile);
+    next.fetch(each);
     if (second != 0) score_keys<1>(shape, columns, keys.rows + j + kSide);
-    next.fetch(kAheadOfTile);
+    next.fetch(each);
     if (first != 0) store_direct<0>(lines, first, s + j);
-    next.fetch(kAheadOfTile);
+    next.fetch(each);
     if (second != 0) store_direct<1>(lines, second, s + j + kSide);
   }
   next.fetch(kAheadOfSoftmax);

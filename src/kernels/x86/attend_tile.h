@@ -53,7 +53,7 @@ struct ValueTile {
   const void* const* ahead;  // as in WantedColumns
 };
 
-// The 64 keys and values to fetch into the cache meanwhile; null: none.
+// The 64 keys and values to fetch into the cache meanwhile; null: none. Keys alone where values are not read.
 struct Ahead {
   const void* const* k = nullptr;
   const void* const* v = nullptr;

@@ -2,7 +2,7 @@
 // lse (docs/math/column_sums.md).
 // Idea: one item per few blocks of 64 positions, so that every sum is made by one thread, row tiles in order: in float
 //       over at most kTileLines lines, in double beyond. Memory O(T).
-// Cost: 2 E flops a (line, key), half of attention; a block's keys are gathered once.
+// Cost: 2 E flops a (line, key), half of attention; a row tile gathers a block's keys once.
 #include <algorithm>
 #include <vector>
 
@@ -18,7 +18,8 @@ namespace kvilt::x86 {
 namespace {
 
 constexpr int kTileLines = 128;
-// Blocks of an item, for which a row tile loads its queries once: as many as leave each thread kItemsPerThread.
+// Blocks of an item, for which a row tile loads its queries once: within these bounds, as many as leave each thread
+// kItemsPerThread.
 constexpr int64_t kMinBlocks = 4, kMaxBlocks = 16, kItemsPerThread = 8;
 
 // Tasks that add to the same array, in the order given.
@@ -70,8 +71,8 @@ class ColumnSums {
   }
 
   void add_blocks(const ColumnSumTask& task, int64_t first_block) const;
-  void add_rows(const ColumnSumTask& task, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
-                int64_t first_block, double* sums) const;
+  uint32_t add_rows(const ColumnSumTask& task, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
+                    int64_t first_block, double* sums) const;
   void write_rows(const ColumnSumTask& task, Run rows, const uint64_t* visible, const float* s, int64_t block) const;
 
   const TileKernels &isa_, &plain_;
@@ -97,13 +98,14 @@ void ColumnSums::write_rows(const ColumnSumTask& task, Run rows, const uint64_t*
   }
 }
 
-// Adds `count` rows from `first` on to the sums (64 for each of the blocks).
-void ColumnSums::add_rows(const ColumnSumTask& task, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
-                          int64_t first_block, double* sums) const {
+// Adds `count` rows from `first` on to the sums (64 for each of the blocks). Returns which blocks they see, a bit each.
+uint32_t ColumnSums::add_rows(const ColumnSumTask& task, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
+                              int64_t first_block, double* sums) const {
   const AttendTask& attend = *task.attend;
   const Scratch scratch = this->scratch();
   BlockScores scores(isa_, shape_, {attend.q + first * attend.q_stride, attend.q_stride, count}, scratch.queries);
   uint64_t visible[kTileLines];
+  uint32_t seen = 0;
   for (size_t n = 0; n < blocks.size(); ++n, sums += kBlock) {
     uint64_t wanted = 0;
     for (int r = 0; r < count; ++r) {
@@ -112,14 +114,17 @@ void ColumnSums::add_rows(const ColumnSumTask& task, int32_t first, int32_t coun
       wanted |= visible[r];
     }
     if (wanted == 0) continue;
+    seen |= uint32_t{1} << n;
     const RowPart all{0, count, wanted};
-    scores.compute(blocks[n], {&all, 1}, {n + 1 < blocks.size() ? blocks[n + 1].k : nullptr, nullptr}, scratch.s);
+    const Ahead ahead{.k = n + 1 < blocks.size() ? blocks[n + 1].k : nullptr};  // of keys that are read in place
+    scores.compute(blocks[n], {&all, 1}, ahead, scratch.s);
     if (task.rows) write_rows(task, {first, first + count}, visible, scratch.s, first_block + static_cast<int64_t>(n));
     if (!task.sums) continue;
     alignas(64) float columns[kBlock] = {};
     isa_.add_columns(shape_, count, visible, scratch.s, attend.lse + int64_t{first} * shape_.group, columns);
     for (int j = 0; j < kBlock; ++j) sums[j] += columns[j];
   }
+  return seen;
 }
 
 void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) const {
@@ -127,25 +132,31 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
   const int32_t rows = static_cast<int32_t>(attend.pos.size());
   if (rows == 0 || attend.pos[rows - 1] < first_block * kBlock) return;
   KeyBlock memory[kMaxBlocks];
-  const std::span<KeyBlock> blocks(memory, static_cast<size_t>(item_blocks_));
+  const std::span<KeyBlock> blocks(
+      memory, static_cast<size_t>(std::min(item_blocks_, attend.pos[rows - 1] / kBlock + 1 - first_block)));
   KeyBlocks keys(shape_, attend.spans);
-  for (int64_t n = 0; n < item_blocks_; ++n) keys.locate(first_block + n, blocks[n]);
+  for (size_t n = 0; n < blocks.size(); ++n) keys.locate(first_block + static_cast<int64_t>(n), blocks[n]);
   double sums[kMaxBlocks * kBlock] = {};
+  uint32_t seen = 0;
   for (int32_t first = 0; first < rows; first += tile_rows_) {
     const int32_t count = std::min(tile_rows_, rows - first);
-    if (attend.pos[first + count - 1] >= first_block * kBlock) add_rows(task, first, count, blocks, first_block, sums);
+    if (attend.pos[first + count - 1] < first_block * kBlock) continue;
+    seen |= add_rows(task, first, count, blocks, first_block, sums);
   }
-  for (int64_t n = 0; task.sums && n < item_blocks_; ++n) {
+  // To what no row sees nothing is added, not even 0 times a norm, which may be infinite: else bits would depend on which
+  // blocks share an item.
+  for (size_t n = 0; task.sums && n < blocks.size(); ++n) {
+    if ((seen >> n & 1) == 0) continue;
     alignas(64) float norms[kBlock];
     std::fill_n(norms, kBlock, 1.0f);
-    if (task.value_norm && blocks[n].present != 0) {
+    if (task.value_norm) {
       const Scratch scratch = this->scratch();
       plain_.gather_values(shape_, blocks[n].v, 0, kBlock, scratch.v);
       plain_.norms(shape_, scratch.v, norms);
     }
     for (uint64_t left = blocks[n].present; left != 0; left &= left - 1) {
       const int j = __builtin_ctzll(left);
-      task.sums[(first_block + n) * kBlock + j] += sums[n * kBlock + j] * norms[j];
+      task.sums[(first_block + static_cast<int64_t>(n)) * kBlock + j] += sums[n * kBlock + j] * norms[j];
     }
   }
 }
