@@ -102,6 +102,20 @@ TEST_P(AttendRotations, RopeMatchesTheDefinitionAndComposesWithRealign) {
 
 // ---- Column sums ----------------------------------------------------------------------------------------------------
 
+// The task's sums in many arrays, on one thread, which takes more blocks at once then.
+std::vector<std::vector<double>> column_sums_of_many(const Backend& backend, const Problem& p, ColumnSumTask task,
+                                                     double start) {
+  ThreadPool one(1);
+  std::vector<std::vector<double>> arrays(16, std::vector<double>(p.keys, start));
+  std::vector<ColumnSumTask> heads;
+  for (std::vector<double>& array : arrays) {
+    task.sums = array.data();
+    heads.push_back(task);
+  }
+  backend.column_sums(p.shape, heads, one);
+  return arrays;
+}
+
 TEST_P(AttendRotations, ColumnSums) {
   ThreadPool one(1), many(4);
   for (const auto& [value_norm, kv] :
@@ -143,19 +157,15 @@ TEST_P(AttendRotations, ColumnSums) {
     const std::vector<ColumnSumTask> pair = {{&task, twice.data(), value_norm}, {&task, twice.data(), value_norm}};
     backend().column_sums(p.shape, pair, many);
     for (int64_t j = 0; j < p.keys; ++j) ASSERT_NEAR(twice[j] - start, 2 * (sums[j] - start), 1e-6 * sums[j]);
-    // Many arrays: a thread takes more blocks at once.
-    std::vector<std::vector<double>> arrays(8, std::vector<double>(p.keys, start));
-    std::vector<ColumnSumTask> heads;
-    for (std::vector<double>& array : arrays) heads.push_back({&task, array.data(), value_norm});
-    backend().column_sums(p.shape, heads, one);
-    for (const std::vector<double>& array : arrays) EXPECT_EQ(array, sums) << "items";
+    for (const std::vector<double>& array : column_sums_of_many(backend(), p, {&task, nullptr, value_norm}, start))
+      EXPECT_EQ(array, sums) << "items";
   }
 }
 
 // Keys of few lines are read in place. Blocks that no row sees, behind the last one and before a window, are left as they
 // are even if a value's norm is infinite, whichever blocks share an item.
 TEST_P(AttendRotations, ColumnSumsOfFewRows) {
-  ThreadPool one(1), many(4);
+  ThreadPool many(4);
   std::vector<std::vector<float>> rotations;
   Problem p = quilt(rotations, DType::kBF16, RopePairs::kHalves, {900, 1000}, 120);
   p.mask = {.window = 700};
@@ -183,11 +193,8 @@ TEST_P(AttendRotations, ColumnSumsOfFewRows) {
     ASSERT_NEAR(sums[j], want.columns_by_norm[j], relative * want.columns_by_norm[j]) << j;
     ASSERT_NEAR(rows[j] + rows[p.keys + j], want.columns[j], relative * want.columns[j]) << j;
   }
-  std::vector<std::vector<double>> arrays(16, std::vector<double>(p.keys, start));
-  std::vector<ColumnSumTask> heads;
-  for (std::vector<double>& array : arrays) heads.push_back({&task, array.data(), true});
-  backend().column_sums(p.shape, heads, one);
-  for (const std::vector<double>& array : arrays) EXPECT_EQ(array, sums) << "items";
+  for (const std::vector<double>& array : column_sums_of_many(backend(), p, {&task, nullptr, true}, start))
+    EXPECT_EQ(array, sums) << "items";
 }
 
 TEST_P(AttendRotations, ColumnSumsOfRowsThatSeeNothing) {

@@ -121,11 +121,15 @@ KVILT_INLINE void clear_sums() {
   if constexpr (kTall == 2 && kWide == 2) zero_tile<3>();
 }
 
-KVILT_INLINE void fetch_row(const void* row, int row_bytes) {
-  const char* at = static_cast<const char*>(row);
-  _mm_prefetch(at, _MM_HINT_T1);  // two lines without a loop: 2 % of a decode step's attention
-  _mm_prefetch(at + 64, _MM_HINT_T1);
-  for (int line = 128; line < row_bytes; line += 64) _mm_prefetch(at + line, _MM_HINT_T1);
+// Several rows line by line in turns.
+template <class... Row>
+KVILT_INLINE void fetch_rows(int row_bytes, const Row*... rows) {
+  const auto line = [&](int at) __attribute__((always_inline)) {
+    (_mm_prefetch(reinterpret_cast<const char*>(rows) + at, _MM_HINT_T1), ...);
+  };
+  line(0);  // two lines without a loop: 2 % of a decode step's attention
+  line(64);
+  for (int at = 128; at < row_bytes; at += 64) line(at);
 }
 
 // Fetches some of 64 rows at each call: all at once would wait.
@@ -136,7 +140,7 @@ struct RowsAhead {
 KVILT_INLINE void fetch(RowsAhead& ahead) {
   if (ahead.rows == nullptr) return;
   for (const int end = ahead.next + ahead.each; ahead.next < end && ahead.next < kBlock; ++ahead.next)
-    fetch_row(ahead.rows[ahead.next], ahead.row_bytes);
+    fetch_rows(ahead.row_bytes, ahead.rows[ahead.next]);
 }
 RowsAhead in_parts(const TileShape& shape, const void* const* rows, int parts) {
   return {rows, shape.row_bytes, (kBlock + parts - 1) / parts, 0};
@@ -357,18 +361,10 @@ class NextBlock {
     if (rows_.k == nullptr) return;
     for (const int end = count < kBlock - next_ ? next_ + count : kBlock; next_ < end; ++next_) {
       const int row = next_ / 2 + next_ % 2 * (kBlock / 2);
-      if (rows_.v == nullptr) {
-        fetch_row(rows_.k[row], row_bytes_);
-        continue;
-      }
-      const char *k = static_cast<const char*>(rows_.k[row]), *v = static_cast<const char*>(rows_.v[row]);
-      _mm_prefetch(k, _MM_HINT_T1);
-      _mm_prefetch(v, _MM_HINT_T1);
-      _mm_prefetch(k + 64, _MM_HINT_T1);
-      _mm_prefetch(v + 64, _MM_HINT_T1);
-      for (int line = 128; line < row_bytes_; line += 64) {
-        _mm_prefetch(k + line, _MM_HINT_T1);
-        _mm_prefetch(v + line, _MM_HINT_T1);
+      if (rows_.v != nullptr) {
+        fetch_rows(row_bytes_, rows_.k[row], rows_.v[row]);
+      } else {
+        fetch_rows(row_bytes_, rows_.k[row]);
       }
     }
   }
@@ -379,15 +375,17 @@ class NextBlock {
   int next_;
 };
 // Rows, for E = 64; of larger ones the values' steps ask for all of the rest, of smaller ones the last step does.
-constexpr int kAheadOfTile = 2;     // before each of the 8 steps of scores
+constexpr int kScoreSteps = 8;
+constexpr int kAheadOfTile = 2;     // before each of them
 constexpr int kAheadOfSoftmax = 6;  // behind them
-constexpr int kAheadOfScores = 8 * kAheadOfTile + kAheadOfSoftmax;
+constexpr int kAheadOfScores = kScoreSteps * kAheadOfTile + kAheadOfSoftmax;
 constexpr int kAheadOfValues = 1;  // before each 4 values
 
 void scores_direct(const TileShape& shape, const float* q, int lines, const DirectKeys& keys, float* s) {
   const float* columns = q + 4 * shape.E;
   NextBlock next(shape, keys.ahead, 0);
-  const int each = keys.ahead.v != nullptr ? kAheadOfTile : kBlock / 8;  // keys alone: no values' sums ask for the rest
+  const int each =
+      keys.ahead.v != nullptr ? kAheadOfTile : kBlock / kScoreSteps;  // keys alone: no values' sums ask for the rest
   for (int j = 0; j < kBlock; j += 2 * kSide) {
     const LaneMask first = lanes(keys.wanted >> j, 0), second = lanes(keys.wanted >> j, 1);
     next.fetch(each);

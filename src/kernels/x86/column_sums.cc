@@ -106,19 +106,18 @@ uint32_t ColumnSums::add_rows(const ColumnSumTask& task, int32_t first, int32_t 
   BlockScores scores(isa_, shape_, {attend.q + first * attend.q_stride, attend.q_stride, count}, scratch.queries);
   uint64_t visible[kTileLines];
   uint32_t seen = 0;
-  for (size_t n = 0; n < blocks.size(); ++n, sums += kBlock) {
+  for (int64_t n = 0; n < std::ssize(blocks); ++n, sums += kBlock) {
     uint64_t wanted = 0;
     for (int r = 0; r < count; ++r) {
-      visible[r] = blocks[n].present &
-                   visible_columns(attend.mask, attend.pos[first + r], first_block + static_cast<int64_t>(n));
+      visible[r] = blocks[n].present & visible_columns(attend.mask, attend.pos[first + r], first_block + n);
       wanted |= visible[r];
     }
     if (wanted == 0) continue;
     seen |= uint32_t{1} << n;
     const RowPart all{0, count, wanted};
-    const Ahead ahead{.k = n + 1 < blocks.size() ? blocks[n + 1].k : nullptr};  // of keys that are read in place
+    const Ahead ahead{.k = n + 1 < std::ssize(blocks) ? blocks[n + 1].k : nullptr};  // of keys that are read in place
     scores.compute(blocks[n], {&all, 1}, ahead, scratch.s);
-    if (task.rows) write_rows(task, {first, first + count}, visible, scratch.s, first_block + static_cast<int64_t>(n));
+    if (task.rows) write_rows(task, {first, first + count}, visible, scratch.s, first_block + n);
     if (!task.sums) continue;
     alignas(64) float columns[kBlock] = {};
     isa_.add_columns(shape_, count, visible, scratch.s, attend.lse + int64_t{first} * shape_.group, columns);
@@ -135,7 +134,7 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
   const std::span<KeyBlock> blocks(
       memory, static_cast<size_t>(std::min(item_blocks_, attend.pos[rows - 1] / kBlock + 1 - first_block)));
   KeyBlocks keys(shape_, attend.spans);
-  for (size_t n = 0; n < blocks.size(); ++n) keys.locate(first_block + static_cast<int64_t>(n), blocks[n]);
+  for (int64_t n = 0; n < std::ssize(blocks); ++n) keys.locate(first_block + n, blocks[n]);
   double sums[kMaxBlocks * kBlock] = {};
   uint32_t seen = 0;
   for (int32_t first = 0; first < rows; first += tile_rows_) {
@@ -145,7 +144,7 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
   }
   // To what no row sees nothing is added, not even 0 times a norm, which may be infinite: else bits would depend on which
   // blocks share an item.
-  for (size_t n = 0; task.sums && n < blocks.size(); ++n) {
+  for (int64_t n = 0; task.sums && n < std::ssize(blocks); ++n) {
     if ((seen >> n & 1) == 0) continue;
     alignas(64) float norms[kBlock];
     std::fill_n(norms, kBlock, 1.0f);
@@ -156,7 +155,7 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
     }
     for (uint64_t left = blocks[n].present; left != 0; left &= left - 1) {
       const int j = __builtin_ctzll(left);
-      task.sums[(first_block + static_cast<int64_t>(n)) * kBlock + j] += sums[n * kBlock + j] * norms[j];
+      task.sums[(first_block + n) * kBlock + j] += sums[n * kBlock + j] * norms[j];
     }
   }
 }
