@@ -25,24 +25,61 @@ double dot(std::span<const float> a, std::span<const float> b) {
 }
 
 std::vector<double> bounds_of(const PageBounds& pages, std::span<const float> weights) {
-  const Mat<const float> extremes = pages.extremes();
   std::vector<double> out(static_cast<size_t>(pages.pages()), 0);
-  for (int64_t e = 0; e < extremes.rows; ++e) {
-    for (size_t n = 0; n < out.size(); ++n) out[n] += double{weights[e]} * extremes.row(e)[n];
+  for (size_t n = 0; n < out.size(); ++n) {
+    const Mat<const float> block = pages.block(static_cast<int32_t>(n) / PageBounds::kBlock);
+    for (int64_t e = 0; e < block.rows; ++e) out[n] += double{weights[e]} * block.row(e)[n % PageBounds::kBlock];
   }
   return out;
 }
 
-// Pages that are full and that are not, in rooms that grow.
+// Pages that are full and that are not, in blocks that fill.
 TEST(PageBounds, TakeNoMoreThanTheySay) {
   PageBounds pages(kSize, 2);
   const std::vector<float> key(kSize, 1.0f);
   for (int i = 0; i < 1000; ++i) {
     pages.add(key);
     if (i < 64) continue;
-    const auto of = pages.extremes();
-    EXPECT_LE(of.rows * of.stride * 4, PageBounds::bytes(kSize, pages.pages())) << i;
-    EXPECT_GE(of.rows * of.stride * 4, PageBounds::bytes(kSize, pages.pages()) / 2) << i;
+    int64_t bytes = 2 * kSize * 4;  // of the open page
+    for (int32_t b = 0; b < pages.blocks(); ++b) bytes += pages.block(b).rows * pages.block(b).stride * 4;
+    EXPECT_LE(bytes, PageBounds::bytes(kSize, (pages.keys() + 1) / 2)) << i;
+    EXPECT_GE(bytes, PageBounds::bytes(kSize, (pages.keys() + 1) / 2) / 2) << i;
+  }
+}
+
+// Kernels read the columns behind the last page as well.
+TEST(PageBounds, ThereAreZerosWhereThereIsNoPageYet) {
+  PageBounds pages(kSize, 2);
+  const std::vector<float> key(kSize, 1.0f);
+  for (int i = 0; i < 2 * (PageBounds::kBlock + 3) + 1; ++i) pages.add(key);
+  ASSERT_EQ(pages.blocks(), 2);
+  const Mat<const float> block = pages.block(1);
+  ASSERT_EQ(block.cols, PageBounds::kBlock);
+  for (int64_t e = 0; e < block.rows; ++e) {
+    for (int64_t n = 0; n < block.cols; ++n) EXPECT_EQ(block.row(e)[n], n < 3 ? 1 : 0);
+  }
+}
+
+// Many keys at once are the same as one by one, whatever the pages' ends.
+TEST(PageBounds, KeysMayComeTogether) {
+  std::mt19937 rng(7);
+  for (const int E : {kSize, 40}) {
+    for (const int page : {1, 3, 16}) {
+      PageBounds one_by_one(E, page), together(E, page);
+      for (int round = 0; round < 60; ++round) {
+        const int n = static_cast<int>(rng() % 40);
+        const std::vector<float> keys = normal_floats(rng, n * E);
+        together.add(keys);
+        for (int i = 0; i < n; ++i) one_by_one.add(std::span(keys).subspan(static_cast<size_t>(i * E), E));
+        ASSERT_EQ(together.keys(), one_by_one.keys());
+        ASSERT_EQ(together.blocks(), one_by_one.blocks());
+      }
+      ASSERT_GT(together.pages(), PageBounds::kBlock) << "power";
+      for (int32_t b = 0; b < together.blocks(); ++b) {
+        const Mat<const float> all = together.block(b), single = one_by_one.block(b);
+        EXPECT_TRUE(std::equal(all.data, all.data + all.rows * all.stride, single.data)) << E << " " << page;
+      }
+    }
   }
 }
 
@@ -57,14 +94,14 @@ TEST(PageBounds, NoKeyScoresMoreThanItsPage) {
       pages.add(keys.back());
       if (n % 50 != 0 && n != 499) continue;
       ASSERT_EQ(pages.keys(), n + 1);
-      ASSERT_EQ(pages.pages(), n / page + 1);
+      ASSERT_EQ(pages.pages(), (n + 1) / page);
       const std::vector<float> q = normal_floats(rng, kSize), r = normal_floats(rng, kSize);
       std::vector<float> of_one(2 * kSize, 0), of_both(2 * kSize, 0);
       PageBounds::add_query(q, of_one);
       PageBounds::add_query(q, of_both);
       PageBounds::add_query(r, of_both);
       const std::vector<double> one = bounds_of(pages, of_one), both = bounds_of(pages, of_both);
-      for (int j = 0; j <= n; ++j) {
+      for (int j = 0; j < pages.pages() * page; ++j) {
         const double score = dot(q, keys[j]), bound = one[j / page];
         ASSERT_LE(score, bound + 1e-5);
         ASSERT_LE(score + dot(r, keys[j]), both[j / page] + 1e-5);
