@@ -1,6 +1,7 @@
 #include "forward/key_chooser.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "forward/heavy_chooser.h"
 #include "forward/last_queries.h"
@@ -33,6 +34,18 @@ int64_t chooser_bytes(const DecodeRule& rule, const ModelConfig& c, int32_t keys
   if (rule.by == DecodeRule::By::kPages) bytes += heads * PageBounds::bytes(c.E, (keys + rule.page - 1) / rule.page);
   if (rule.by == DecodeRule::By::kAllRows) bytes += heads * keys * static_cast<int64_t>(sizeof(double));
   return bytes;
+}
+
+std::vector<Runs> choose_side_by_side(ThreadPool& pool, const DecodeRule& rule, LayerRow at, int num_layers,
+                                      std::span<const std::vector<double>> scores) {
+  const bool alone = rule.own_share >= 1 && rule.by != DecodeRule::By::kRandom;  // random heads share their numbers
+  if (!alone || rule.takes_all(at.layer, num_layers, at.pos))
+    return choose_keys(rule, at.layer, num_layers, scores, at.pos);
+  std::vector<Runs> out(scores.size());
+  pool.parallel_for(std::ssize(scores), [&](int64_t i, int) {
+    out[i] = std::move(choose_keys(rule, at.layer, num_layers, {&scores[i], 1}, at.pos).front());
+  });
+  return out;
 }
 
 std::unique_ptr<KeyChooser> make_key_chooser(const DecodeRule& rule, const ModelConfig& config, int32_t prompt_len,

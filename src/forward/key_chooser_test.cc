@@ -154,5 +154,30 @@ INSTANTIATE_TEST_SUITE_P(Backends, PageChooserTest,
                          testing::Combine(testing::Values("reference", "auto"),
                                           testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kI8)));
 
+TEST(ChooseSideBySide, IsTheChoiceOfAllHeadsAtOnce) {
+  constexpr int32_t kScored = 300;
+  std::vector<std::vector<double>> scores;
+  for (uint32_t g = 0; g < 4; ++g) {
+    const std::vector<float> of = random_floats(kScored, 70 + g);
+    for (double& score : scores.emplace_back(of.begin(), of.end())) score = std::exp(score * (g + 1));
+  }
+  DecodeRule same{.budget = 40, .sink = 4, .recent = 8}, shared = same, pruned = same, random = same, all = same;
+  shared.own_share = 0.2;
+  pruned.top_p = 0.7;
+  random.by = DecodeRule::By::kRandom;
+  all.budget = kScored;
+  int together = 0;
+  for (const DecodeRule& rule : {same, shared, pruned, random, all}) {
+    const std::vector<Runs> expected = choose_keys(rule, 1, 3, scores, kScored);
+    for (const int threads : {1, 3}) {
+      ThreadPool pool(threads);
+      EXPECT_EQ(choose_side_by_side(pool, rule, {1, kScored}, 3, scores), expected);
+    }
+    for (size_t g = 0; g < scores.size(); ++g)
+      together += expected[g] != choose_keys(rule, 1, 3, {&scores[g], 1}, kScored).front();
+  }
+  EXPECT_GT(together, 4) << "power: heads that share a budget, or random numbers, do not choose alone";
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -85,7 +85,7 @@ std::vector<Runs> LastQueries::choose(const KeySource& from, LayerRow at, const 
                                       ChoiceCost& cost) {
   scores_.resize(heads.size());  // where nobody looks they are not read
   if (!rule_.takes_all(at.layer, config_.L, at.pos)) cost = sum_weights(from, at, heads);
-  return choose_keys(rule_, at.layer, config_.L, scores_, at.pos);
+  return choose_side_by_side(from.pool, rule_, at, config_.L, scores_);
 }
 
 }  // namespace kvilt

@@ -50,7 +50,7 @@ ChoiceCost LayerChooser::select(const KeySource& from, const AttendedQueries& ro
     of_head.pop_back();                                                      // the row sees itself anyway
     for (double& score : of_head) score = std::isfinite(score) ? score : 0;  // a sort needs an order
   }
-  std::vector<Runs> keys = choose_keys(rule_, row.layer, config_.L, scores, pos);
+  std::vector<Runs> keys = choose_side_by_side(from.pool, rule_, {row.layer, pos}, config_.L, scores);
   for (size_t i = 0; i < heads.size(); ++i) {
     heads_[heads[i]].keys = std::move(keys[i]);
     heads_[heads[i]].done = true;

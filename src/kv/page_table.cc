@@ -457,20 +457,26 @@ void PageTable::resolve(int layer, int head, std::span<const Run> positions, std
     for (auto atom = from; atom != all.end(); ++atom) {
       const int32_t begin = std::max(atom->pos, run.begin), end = std::min(atom->pos + atom->count, run.end);
       if (begin >= end) break;
-      spans.push_back(span_of(layer, head, *atom, {begin, end}));
+      find(layer, head, *atom, {begin, end}, spans.emplace_back());
     }
   }
 }
 
-KvSpan PageTable::span_of(int layer, int head, const Atom& atom, Run keys) const {
+// Written where it stays: copied, each waited 10 ns for its own stores.
+void PageTable::find(int layer, int head, const Atom& atom, Run keys, KvSpan& span) const {
   const int32_t slot = atom.slot + keys.begin - atom.pos;
+  const std::byte* k;
   if (atom.source == kPrivate) {
-    return {pages_->k(layer, head, slot), pages_->v(layer, head, slot), nullptr, keys.begin, keys.size()};
+    k = pages_->k(layer, head, slot);
+  } else {
+    k = pages_of(atom).k(layer, head, slot);
+    const auto* rotation = atom.source < 0 ? nullptr : rotations_[atom.source].kind[ropes_.kind(layer)].get();
+    if (rotation) span.rotation = rotation->data();
   }
-  const PinnedPages& pages = pages_of(atom);
-  const auto* rotation = atom.source < 0 ? nullptr : rotations_[atom.source].kind[ropes_.kind(layer)].get();
-  return {pages.k(layer, head, slot), pages.v(layer, head, slot), rotation ? rotation->data() : nullptr, keys.begin,
-          keys.size()};
+  span.k = k;
+  span.v = k + store_.shape().v_after_k();
+  span.pos = keys.begin;
+  span.count = keys.size();
 }
 
 void PageTable::resolve(int layer, int head, Run rows, const KeyMask& mask, std::vector<KvSpan>& spans) const {

@@ -264,7 +264,7 @@ class PageTable {
   };
   using SlotCounts = std::vector<int32_t>;  // by layer, after an add()
   const std::vector<Atom>& atoms(int layer) const;
-  KvSpan span_of(int layer, int head, const Atom& atom, Run keys) const;
+  void find(int layer, int head, const Atom& atom, Run keys, KvSpan& span) const;
   int32_t slot_of(int layer, int head, int32_t pos) const;  // -1: no private one
   void split_pages(std::vector<Atom>& out, Atom atom) const;
   void add_atoms(std::vector<Atom>& out, const Placement& placed, int32_t source, int layer, const Runs& hidden) const;
