@@ -101,5 +101,28 @@ TEST(ThreadPool, WakesAfterSleeping) {
   }
 }
 
+// Every index waits until all have begun, so each needs a thread of its own: workers that sleep, then, on odd rounds, a
+// caller that sleeps until the last of them is done.
+TEST(ThreadPool, WakesAllThatSleep) {
+  constexpr int kThreads = 3;
+  ThreadPool pool(kThreads);
+  for (int round = 0; round < 20; ++round) {
+    if (round % 4 != 0) std::this_thread::sleep_for(std::chrono::microseconds(100 * (round % 8)));
+    std::atomic<int> begun{0};
+    std::atomic<bool> alone{false};
+    pool.parallel_for(kThreads, [&](int64_t, int worker) {
+      ++begun;
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (begun < kThreads) {
+        if (std::chrono::steady_clock::now() < until) continue;
+        alone = true;
+        return;
+      }
+      if (round % 2 != 0 && worker > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    ASSERT_FALSE(alone) << "round " << round;
+  }
+}
+
 }  // namespace
 }  // namespace kvilt

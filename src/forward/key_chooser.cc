@@ -31,7 +31,11 @@ int64_t chooser_bytes(const DecodeRule& rule, const ModelConfig& c, int32_t keys
   const int64_t heads = int64_t{c.L} * c.G;
   int64_t bytes = heads * std::min(rule.budget, keys) * static_cast<int64_t>(sizeof(KvSpan));
   if (rule.by == DecodeRule::By::kAttention) bytes += int64_t{c.L} * c.H * c.E * rule.queries * 4;
-  if (rule.by == DecodeRule::By::kPages) bytes += heads * PageBounds::bytes(c.E, (keys + rule.page - 1) / rule.page);
+  if (rule.by == DecodeRule::By::kPages) {
+    const int64_t pages = (keys + rule.page - 1) / rule.page * 3 / 2;  // some of an answer among them
+    // Among so few that all are taken there are no bounds yet, so no whole blocks.
+    bytes += heads * (keys > rule.budget ? PageBounds::bytes(c.E, pages) : pages * 2 * c.E * int64_t{sizeof(float)});
+  }
   if (rule.by == DecodeRule::By::kAllRows) bytes += heads * keys * static_cast<int64_t>(sizeof(double));
   return bytes;
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "forward/prompt_for_test.h"
+#include "plan/page_bounds.h"
 
 namespace kvilt {
 namespace {
@@ -51,15 +52,15 @@ class PageChooserTest : public testing::TestWithParam<std::tuple<const char*, DT
     return out;
   }
   // Of the pages of [0, end); summed over the group's queries.
-  std::vector<double> bounds(const ByPosition& keys, int head, int32_t end) const {
+  std::vector<double> bounds(const ByPosition& keys, int head, int32_t end, int32_t page = kPageSize) const {
     const int group = c.H / c.G;
     std::vector<double> out;
-    for (int32_t begin = 0; begin < end; begin += kPageSize) {
+    for (int32_t begin = 0; begin < end; begin += page) {
       double sum = 0;
       for (int h = head * group; h < (head + 1) * group; ++h) {
         for (int e = 0; e < c.E; ++e) {
           double most = -1e30;
-          for (int32_t j = begin; j < std::min(end, begin + kPageSize); ++j)
+          for (int32_t j = begin; j < std::min(end, begin + page); ++j)
             most = std::max(most, double{q[h * c.E + e]} * keys[j][e]);
           sum += most;
         }
@@ -103,6 +104,40 @@ TEST_P(PageChooserTest, TakesThePagesWithTheHighestBounds) {
   }
   EXPECT_GT(compared, 10);
   EXPECT_GT(turned, 3) << "power: keys as they were rotated where they were computed choose otherwise";
+}
+
+// More pages than PageBounds has in a block.
+TEST_P(PageChooserTest, TakesPagesOfAllBlocks) {
+  DecodeRule single = rule;
+  single.page = 1;
+  static_assert(kKeys > 2 * PageBounds::kBlock);
+  const double rounding = std::get<1>(GetParam()) == DType::kF32 ? 1e-3 : 0.3;
+  const auto chooser = make_key_chooser(single, c, 100, 100);
+  std::vector<int> heads(static_cast<size_t>(c.G));
+  for (int g = 0; g < c.G; ++g) heads[g] = g;
+  int compared = 0;
+  std::array<int, 3> taken = {};  // by block
+  for (int l = 0; l < c.L; ++l) {
+    ChoiceCost cost;
+    const auto chosen = chooser->choose({*on.model, table, on.pool}, {l, kKeys}, q.data(), heads, cost);
+    for (int g = 0; g < c.G; ++g) {
+      const std::vector<double> of = bounds(keys(l, g, true), g, kKeys, 1);
+      std::vector<double> order(of.begin(), of.end() - 1);
+      std::ranges::sort(order, std::greater());
+      for (const int32_t pos : positions(chosen[g])) {
+        ++taken[pos / PageBounds::kBlock];
+        if (pos == kKeys - 1) continue;
+        EXPECT_GE(of[pos], order[kPageBudget - 2] - 0.5) << l << ' ' << g << ' ' << pos;
+      }
+      if (order[kPageBudget - 2] - order[kPageBudget - 1] < rounding) continue;
+      ++compared;
+      EXPECT_EQ(chosen[g], choose_pages(single, l, c.L, std::array{of}, kKeys)[0]) << l << ' ' << g;
+    }
+  }
+  if (rounding < 0.1) {
+    EXPECT_GT(compared, 2);
+  }
+  for (const int n : taken) EXPECT_GT(n, 0) << "power";
 }
 
 // Of the chosen pages, the keys with the largest weights, each query head's summing to 1 over these pages.
