@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "forward/prompt_for_test.h"
 #include "plan/page_bounds.h"
@@ -24,7 +25,9 @@ class PageChooserTest : public testing::TestWithParam<std::tuple<const char*, DT
         c(on.config()),
         store(PageStore::create({c.L, c.G, c.E, 16, std::get<1>(GetParam())}, int64_t{16} << 20).value()),
         table(store, c.ropes()),
-        q(random_floats(static_cast<size_t>(c.H * c.E), 9)) {
+        q(random_floats(static_cast<size_t>(c.H * c.E), 9)),
+        heads(static_cast<size_t>(c.G)) {
+    std::iota(heads.begin(), heads.end(), 0);
     PageTable source(store, c.ropes());
     const std::vector<uint16_t> write(static_cast<size_t>(c.L), 0);
     source.add(std::vector<Runs>{{{0, kPlaced}}}, write);
@@ -75,6 +78,7 @@ class PageChooserTest : public testing::TestWithParam<std::tuple<const char*, DT
   PageStore store;
   PageTable table;
   const std::vector<float> q;
+  std::vector<int> heads;  // all
   const DecodeRule rule{.by = DecodeRule::By::kPages, .budget = kPageBudget, .every = 1, .page = kPageSize};
 };
 
@@ -84,8 +88,6 @@ TEST_P(PageChooserTest, TakesThePagesWithTheHighestBounds) {
   int compared = 0, turned = 0;
   for (int l = 0; l < c.L; ++l) {
     for (const int32_t end : {101, 141, 147, kKeys}) {
-      std::vector<int> heads(static_cast<size_t>(c.G));
-      for (int g = 0; g < c.G; ++g) heads[g] = g;
       ChoiceCost cost;
       const auto chosen = chooser->choose({*on.model, table, on.pool}, {l, end}, q.data(), heads, cost);
       EXPECT_GT(cost.flops, 0);
@@ -113,8 +115,6 @@ TEST_P(PageChooserTest, TakesPagesOfAllBlocks) {
   static_assert(kKeys > 2 * PageBounds::kBlock);
   const double rounding = std::get<1>(GetParam()) == DType::kF32 ? 1e-3 : 0.3;
   const auto chooser = make_key_chooser(single, c, 100, 100);
-  std::vector<int> heads(static_cast<size_t>(c.G));
-  for (int g = 0; g < c.G; ++g) heads[g] = g;
   int compared = 0;
   std::array<int, 3> taken = {};  // by block
   for (int l = 0; l < c.L; ++l) {
@@ -146,8 +146,6 @@ TEST_P(PageChooserTest, ATopShareKeepsTheHeaviestOfTheChosenPages) {
   pruned.top_p = 0.6;
   const auto chooser = make_key_chooser(pruned, c, 100, 100), whole = make_key_chooser(rule, c, 100, 100);
   const AttendShape shape = on.model->attend_shape(std::get<1>(GetParam()));
-  std::vector<int> heads(static_cast<size_t>(c.G));
-  for (int g = 0; g < c.G; ++g) heads[g] = g;
   int compared = 0, fewer = 0;
   for (int l = 0; l < c.L; ++l) {
     ChoiceCost cost, of_pages;

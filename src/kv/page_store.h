@@ -65,7 +65,8 @@ class PageStore {
   // The page's P keys, and its P values: rows of row_bytes().
   std::byte* k(PageId page) const { return arena_.as<std::byte>() + page * shape_.page_bytes(); }
   std::byte* v(PageId page) const { return k(page) + shape_.v_after_k(); }
-  std::byte* row(PageId page, int32_t n) const { return k(page) + n * shape_.row_bytes(); }  // its n-th key
+  // The key of a list's slot that is in this page.
+  std::byte* k(PageId page, int32_t slot) const { return k(page) + slot % shape_.P * shape_.row_bytes(); }
 
  private:
   PageStore(const KvShape& shape, int64_t pages, Buffer arena)
@@ -117,10 +118,7 @@ class PageList {
   void reserve(int64_t pages);
   int64_t spare() const { return static_cast<int64_t>(spare_.size()); }
 
-  std::byte* k(int layer, int head, int32_t slot) const {
-    const int32_t number = slot / store_.shape().P;
-    return store_.row(page(layer, head, number), slot - number * store_.shape().P);
-  }
+  std::byte* k(int layer, int head, int32_t slot) const { return store_.k(page(layer, head, slot), slot); }
   std::byte* v(int layer, int head, int32_t slot) const { return k(layer, head, slot) + store_.shape().v_after_k(); }
   int64_t pages() const { return total_; }  // held and spare
   int64_t unshared_pages() const;  // of these, those that go, or become idle, when the list dies: no other uses them
@@ -137,7 +135,8 @@ class PageList {
   };
   int list_of(int layer, int head) const { return layer * store_.shape().G + head; }
   PageId take();
-  PageId page(int layer, int head, int32_t page) const {
+  PageId page(int layer, int head, int32_t slot) const {
+    const int32_t page = slot / store_.shape().P;
     CHECK(held(layer, head, page));  // its head may have dropped the key; never read a stranger's page
     return extents_[page / extent_pages_]->at(list_of(layer, head), page % extent_pages_);
   }
@@ -164,17 +163,14 @@ class PinnedPages {
   PinnedPages& operator=(PinnedPages&&) = default;
   ~PinnedPages();  // the last extents become idle first: they are evicted before what they continue
 
-  const std::byte* k(int layer, int head, int32_t slot) const {
-    const int32_t number = slot / store_->shape().P;
-    return store_->row(page(layer, head, number), slot - number * store_->shape().P);
-  }
+  const std::byte* k(int layer, int head, int32_t slot) const { return store_->k(page(layer, head, slot), slot); }
   const std::byte* v(int layer, int head, int32_t slot) const {
     return k(layer, head, slot) + store_->shape().v_after_k();
   }
 
  private:
-  PageId page(int layer, int head, int32_t page) const {
-    const int32_t per_extent = store_->extent_pages();
+  PageId page(int layer, int head, int32_t slot) const {
+    const int32_t page = slot / store_->shape().P, per_extent = store_->extent_pages();
     const Extent& extent = *extents_[page / per_extent - first_].get();
     const int list = layer * store_->shape().G + head;
     CHECK(extent.held(list, page % per_extent));
