@@ -1,6 +1,7 @@
 #include "forward/heavy_chooser.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "forward/key_masks.h"
 
@@ -77,17 +78,24 @@ ChoiceCost HeavyChooser::attended(const KeySource& from, const AttendedQueries& 
   return cost;
 }
 
-std::vector<Runs> HeavyChooser::choose(const KeySource&, LayerRow at, const float*, std::span<const int> heads,
+std::vector<Runs> HeavyChooser::choose(const KeySource& from, LayerRow at, const float*, std::span<const int> heads,
                                        ChoiceCost&) {
-  std::vector<std::vector<double>> scores;
-  std::vector<double> lost;
-  for (const int g : heads) {
-    HeavyKeys& keys = keys_[at.layer * config_.G + g];
-    scores.push_back(keys.scores(at.pos));
-    lost.push_back(keys.lost());
-  }
-  std::vector<Runs> out = choose_keys(rule_, at.layer, config_.L, scores, at.pos, lost);
-  for (size_t i = 0; i < heads.size(); ++i) out[i] = keys_[at.layer * config_.G + heads[i]].keep(out[i]);
+  const auto some = [&](std::span<const int> of) {
+    std::vector<std::vector<double>> scores;
+    std::vector<double> lost;
+    for (const int g : of) {
+      HeavyKeys& keys = keys_[at.layer * config_.G + g];
+      scores.push_back(keys.scores(at.pos));
+      lost.push_back(keys.lost());
+    }
+    std::vector<Runs> out = choose_keys(rule_, at.layer, config_.L, scores, at.pos, lost);
+    for (size_t i = 0; i < of.size(); ++i) out[i] = keys_[at.layer * config_.G + of[i]].keep(out[i]);
+    return out;
+  };
+  if (!choose_alone(rule_)) return some(heads);
+  std::vector<Runs> out(heads.size());
+  from.pool.parallel_for(std::ssize(heads),
+                         [&](int64_t i, int) { out[i] = std::move(some(heads.subspan(i, 1)).front()); });
   return out;
 }
 

@@ -40,10 +40,11 @@ int64_t chooser_bytes(const DecodeRule& rule, const ModelConfig& c, int32_t keys
   return bytes;
 }
 
+bool choose_alone(const DecodeRule& rule) { return rule.own_share >= 1 && rule.by != DecodeRule::By::kRandom; }
+
 std::vector<Runs> choose_side_by_side(ThreadPool& pool, const DecodeRule& rule, LayerRow at, int num_layers,
                                       std::span<const std::vector<double>> scores) {
-  const bool alone = rule.own_share >= 1 && rule.by != DecodeRule::By::kRandom;  // random heads share their numbers
-  if (!alone || rule.takes_all(at.layer, num_layers, at.pos))
+  if (!choose_alone(rule) || rule.takes_all(at.layer, num_layers, at.pos))
     return choose_keys(rule, at.layer, num_layers, scores, at.pos);
   std::vector<Runs> out(scores.size());
   pool.parallel_for(std::ssize(scores), [&](int64_t i, int) {

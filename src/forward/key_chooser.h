@@ -60,7 +60,9 @@ class KeyChooser {
   virtual ChoiceCost attended(const KeySource& from, const AttendedQueries& rows) { return {}; }
 };
 
-// choose_keys(), the heads side by side where they share no budget: 16,000 scores take 60 us.
+// Whether heads choose alike together and by themselves: they share no budget, and no random numbers.
+bool choose_alone(const DecodeRule& rule);
+// choose_keys(), the heads side by side where they choose alone: 16,000 scores take 60 us.
 std::vector<Runs> choose_side_by_side(ThreadPool& pool, const DecodeRule& rule, LayerRow at, int num_layers,
                                       std::span<const std::vector<double>> scores);
 
