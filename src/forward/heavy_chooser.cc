@@ -19,7 +19,7 @@ HeavyChooser::Looked HeavyChooser::look(const KeySource& from, const AttendedQue
   Looked out;
   out.keys = pos.back() + 1;
   if (const RankedKeys* seen = rows.seen[head]) {  // one row, of the answer
-    out.spans.assign(seen->spans().begin(), seen->spans().end());
+    out.task.spans = seen->spans();
     out.ranks = {seen->size() - 1};
   } else {
     out.task.mask = rows.masks[head];
@@ -51,7 +51,7 @@ ChoiceCost HeavyChooser::add_rows(const KeySource& from, const AttendedQueries& 
   double keys = 0, seen = 0;
   for (Looked& of : looked) {
     of.task.pos = of.ranks;
-    of.task.spans = of.spans;
+    if (!of.spans.empty()) of.task.spans = of.spans;
     const int64_t width = of.ranks.back() + int64_t{1};
     sums.push_back({&of.task, nullptr, false, of.weights.data(), width});
     keys += static_cast<double>(width);

@@ -6,7 +6,7 @@
 //             Rows of an exact prefix run for it; those of placed pieces count where they are computed. A row that saw
 //             few keys, in a sparse prompt, weighs with the normaliser of these: a key that it did not see counts 2 at
 //             most.
-// Threads:    the engine thread; kernels run on the pool.
+// Threads:    the engine thread; kernels run on the pool, and heads choose there, each its own.
 // Cost:       half of the prompt's attention once more; 8 bytes for each (layer, KV head, key that is in).
 #pragma once
 

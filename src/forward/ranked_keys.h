@@ -22,6 +22,10 @@ class RankedKeys {
   }
   // The next ranks. REQUIRES: positions after those that are there, in order; each has its K and V at (layer, head).
   void append(const PageTable& kv, int layer, int head, std::span<const Run> positions);
+  // These positions and no others. Those that were there are taken over: asking the table where a key lies, one by one
+  // and from memory, is most of what a set costs, and the sets of two rows share most keys. REQUIRES: positions
+  // are normal; each has its K and V, those that were there where they lay.
+  void replace(const PageTable& kv, int layer, int head, std::span<const Run> positions);
 
   int32_t size() const { return size_; }
   const Runs& positions() const { return positions_; }

@@ -39,12 +39,12 @@ ChoiceCost SelectedKeys::choose(const KeySource& from, std::span<const KeyMask> 
   const auto take = [&](int64_t i, int) {
     Head& head = heads_[at.layer * config_.G + open_[i]];
     head.chosen = true;
-    head.keys.clear();
-    head.keys.append(from.kv, at.layer, open_[i], keys[i]);
+    head.keys.replace(from.kv, at.layer, open_[i], keys[i]);
     head.until = at.pos;
   };
-  // Single keys from all over a text are some 700 runs a head, each to be found: 15 us, where a loop costs 2.
-  constexpr size_t kManyRuns = 128;
+  // Single keys from all over a text are some 700 runs a head; Quest's pages are 30 to 64, of which a new one takes 80 ns
+  // to find. A loop costs 2 us.
+  constexpr size_t kManyRuns = 32;
   size_t runs = 0;
   for (const Runs& of : keys) runs += of.size();
   if (runs >= kManyRuns) {
@@ -122,7 +122,7 @@ int64_t SelectedKeys::Head::keeps(int32_t next) const { return chosen ? keys.siz
 double SelectedKeys::moved(const PageTable& kv, int i) {
   Head& head = heads_[i];
   const int layer = i / config_.G, g = i % config_.G;
-  if (head.chosen) {
+  if (head.chosen) {  // asked for anew: replace() would leave them where they were
     const Runs positions = head.keys.positions();
     head.keys.clear();
     head.keys.append(kv, layer, g, positions);

@@ -180,11 +180,12 @@ void scores_of(const Operands& p, const ScoresOut& to) {
 }
 
 void scores(const TileShape& shape, const float* q, int lines, const float* kt, WantedColumns wanted, float* s) {
-  RowsAhead ahead = in_parts(shape, wanted.ahead, (lines + 2 * kSide - 1) / (2 * kSide));
+  constexpr int kWides = kBlock / (2 * kSide);
+  RowsAhead ahead = in_parts(shape, wanted.ahead, (lines + 2 * kSide - 1) / (2 * kSide) * kWides);
   for (int line = 0; line < lines; line += 2 * kSide) {
-    fetch(ahead);
     const bool tall = lines - line > kSide;
     for (int n = 0; n < kBlock;) {
+      fetch(ahead);
       const uint64_t mask = wanted.mask >> n;
       if ((mask & kSideMask) == 0) {
         n += kSide;

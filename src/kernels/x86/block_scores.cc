@@ -30,7 +30,7 @@ void BlockScores::compute(const KeyBlock& block, std::span<const RowPart> parts,
         isa_.scores_direct(shape_, q, lines, {places, block.k, ahead}, s);
       } else {
         const float* queries = q + int64_t{line} * shape_.E * isa_.query_bytes / 4;
-        isa_.scores(shape_, queries, lines, kt_, {places, ahead.v}, s + line * kBlock);
+        isa_.scores(shape_, queries, lines, kt_, {places, ahead.v != nullptr ? ahead.v : ahead.k}, s + line * kBlock);
       }
       ahead = {};
     }

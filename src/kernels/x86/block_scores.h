@@ -49,9 +49,9 @@ class BlockScores {
   BlockScores(const BlockScores&) = delete;
   BlockScores& operator=(const BlockScores&) = delete;
 
-  // s (lines x 64) = scores of each part's rows in the columns that it wants; others become anything. Meanwhile the first
-  // part fetches `ahead`; of it only the values where keys are gathered. REQUIRES: one part if the tile has at most
-  // kDirectLines lines.
+  // s (lines x 64) = scores of each part's rows in the columns that it wants; others become anything. Meanwhile the
+  // first part fetches `ahead`; where keys are gathered, only the values of it, or the keys if it has no values.
+  // REQUIRES: one part if the tile has at most kDirectLines lines.
   void compute(const KeyBlock& block, std::span<const RowPart> parts, Ahead ahead, float* s);
 
  private:

@@ -115,7 +115,7 @@ uint32_t ColumnSums::add_rows(const ColumnSumTask& task, int32_t first, int32_t 
     if (wanted == 0) continue;
     seen |= uint32_t{1} << n;
     const RowPart all{0, count, wanted};
-    const Ahead ahead{.k = n + 1 < std::ssize(blocks) ? blocks[n + 1].k : nullptr};  // of keys that are read in place
+    const Ahead ahead{.k = n + 1 < std::ssize(blocks) ? blocks[n + 1].k : nullptr};
     scores.compute(blocks[n], {&all, 1}, ahead, scratch.s);
     if (task.rows) write_rows(task, {first, first + count}, visible, scratch.s, first_block + n);
     if (!task.sums) continue;
