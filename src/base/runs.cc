@@ -56,14 +56,7 @@ bool contains(std::span<const Run> runs, int32_t pos) {
   return after != runs.begin() && pos < std::prev(after)->end;
 }
 
-bool includes(std::span<const Run> outer, std::span<const Run> inner) {
-  auto of = outer.begin();
-  for (const Run& run : inner) {
-    while (of != outer.end() && of->end < run.end) ++of;
-    if (of == outer.end() || of->begin > run.begin) return false;
-  }
-  return true;
-}
+bool includes(std::span<const Run> outer, std::span<const Run> inner) { return subtract(inner, outer).empty(); }
 
 Runs unite(std::span<const Run> a, std::span<const Run> b) {
   Runs out;

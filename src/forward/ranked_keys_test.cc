@@ -23,9 +23,9 @@ std::vector<Where> where(const RankedKeys& keys) {
   return out;
 }
 
-RankedKeys keys_at(const PageTable& kv, const Runs& positions) {
+RankedKeys keys_at(const PageTable& kv, int layer, int head, const Runs& positions) {
   RankedKeys out;
-  out.append(kv, 1, 0, positions);
+  out.append(kv, layer, head, positions);
   return out;
 }
 
@@ -60,11 +60,7 @@ struct Placed {
 // Sets of two rows: nested, overlapping, without a key in common; each from what the one before left.
 void expect_sets_as_asked_for(const PageTable& kv, int layer, int head, const Runs& all) {
   std::mt19937 rng(1);
-  const auto anew = [&](const Runs& positions) {
-    RankedKeys out;
-    out.append(kv, layer, head, positions);
-    return where(out);
-  };
+  const auto anew = [&](const Runs& positions) { return where(keys_at(kv, layer, head, positions)); };
   size_t most = 0, both = 0, gone = 0, added = 0;
   RankedKeys keys;
   for (const double before : {1.0, 0.7, 0.03, 0.0}) {
@@ -98,7 +94,7 @@ TEST(RankedKeys, ASetThatReplacesAnotherIsTheOneAskedForAnew) {
     const ModelConfig& c = placed.on.config();
     EXPECT_GT(c.G, 1) << "power";
     const auto turned = [](const KvSpan& span) { return span.rotation != nullptr; };
-    EXPECT_TRUE(std::ranges::any_of(keys_at(placed.prompt.table, {{0, kPositions}}).spans(), turned)) << "power";
+    EXPECT_TRUE(std::ranges::any_of(keys_at(placed.prompt.table, 1, 0, {{0, kPositions}}).spans(), turned)) << "power";
     for (const auto& [layer, head] : {std::pair{1, 0}, {1, c.G - 1}, {c.L - 1, 0}})
       expect_sets_as_asked_for(placed.prompt.table, layer, head, {{0, kPositions}});
   }
@@ -121,11 +117,11 @@ TEST(RankedKeys, SetsOfPackedKeysToo) {
 TEST(RankedKeys, KeysThatStayAreNotAskedForAgain) {
   Placed placed;
   PageTable& kv = placed.prompt.table;
-  RankedKeys keys = keys_at(kv, {{95, 110}});
+  RankedKeys keys = keys_at(kv, 1, 0, {{95, 110}});
   const std::vector<Where> before = where(keys);
   kv.compact(
       std::vector<Runs>(static_cast<size_t>(placed.on.config().L * placed.on.config().G), Runs{{90, kPositions}}));
-  EXPECT_NE(where(keys_at(kv, {{95, 110}})), before) << "power";
+  EXPECT_NE(where(keys_at(kv, 1, 0, {{95, 110}})), before) << "power";
   keys.replace(kv, 1, 0, Runs{{95, 110}});
   EXPECT_EQ(where(keys), before);
 }

@@ -145,7 +145,7 @@ TEST_P(SelectedKeysTest, HeadsFindManyRunsSideBySide) {
       EXPECT_EQ(answering.seen(layer, head), want) << layer << " " << head;
       runs += chosen[head].size();
     }
-    EXPECT_GE(runs, 32u) << "else they are found one head after the other";
+    EXPECT_GE(runs, 128u) << "else they are found one head after the other";
   }
 }
 
